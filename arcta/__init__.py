@@ -1,0 +1,23 @@
+"""arcta: latent stochastic differential equations from noisy time series, learned without a solver."""
+
+from . import datasets as datasets
+from .elbo import ELBO as ELBO
+from .elbo import elbo as elbo
+from .fit import Fit as Fit
+from .fit import fit as fit
+from .fit import load as load
+from .metrics import Scores as Scores
+from .model import LatentSDE as LatentSDE
+from .model import Model as Model
+from .prediction import Prediction as Prediction
+from .prior import Known as Known
+from .prior import Learned as Learned
+from .prior import LogNormal as LogNormal
+from .prior import Normal as Normal
+from .series import Series as Series
+from .series import split as split
+from .train import Training as Training
+from .train import TrainingDiverged as TrainingDiverged
+from .windows import Window as Window
+
+__version__ = "0.1.0"

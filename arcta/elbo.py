@@ -1,0 +1,124 @@
+"""The evidence lower bound of one window, without solving a differential equation.
+
+    ELBO = Σ_i E log p(x_i | z(t_i))  −  ½ ∫ E ‖r‖²_{q⁻¹} dt  −  KL(q(z0) ‖ p(z0))  −  KL(q(θ) ‖ p(θ))
+    r    = ṁ + ½ ℓ̇ √s ε − ½ q ε/√s + G √s ε − f(t, m + √s ε, u)
+
+Only m, ℓ = log s and their rates at single times enter, so all R·S values of the drift are independent of one another.
+`elbo` returns a window's raw terms in nats; it knows nothing of how many windows there are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .likelihood import masked_log_density
+from .model import Draw, Model
+from .posterior import Marginal, Posterior, gaussian_kl, rotation
+from .quadrature import stratified
+from .sde import interpolate_inputs
+from .windows import Window
+
+
+class ELBO(NamedTuple):
+    """The terms of a window's bound, in nats."""
+
+    log_likelihood: Float[Array, ""]
+    path_kl: Float[Array, ""]
+    initial_kl: Float[Array, ""]
+    parameter_kl: Float[Array, ""]
+
+    def total(self, kl_weight: float | Array = 1.0) -> Float[Array, ""]:
+        """log_likelihood − kl_weight · (path_kl + initial_kl + parameter_kl)."""
+        return self.log_likelihood - kl_weight * (self.path_kl + self.initial_kl + self.parameter_kl)
+
+
+def residual(
+    model: Model,
+    marginal: Marginal,
+    t: Float[Array, ""],
+    u: Float[Array, " inputs"],
+    noise: Float[Array, " latent"],
+    draw: Draw,
+) -> tuple[Float[Array, " latent"], Float[Array, " latent"]]:
+    """r at z = m + √s ε: the posterior's drift minus the prior's; and q, the diffusion there."""
+    q = model.diffusion(t, draw.diffusion)
+    state = marginal.state(noise)
+    ours = marginal.drift(noise, q)
+    if model.rotation and len(state) > 1:
+        jacobian = jax.jacfwd(lambda z: model.drift(t, z, u, draw.parameters))(marginal.mean)
+        ours = ours + rotation(jacobian, jnp.exp(marginal.log_variance), q) @ (state - marginal.mean)
+    return ours - model.drift(t, state, u, draw.parameters), q
+
+
+def _path_kl(model: Model, window: Window, posterior: Posterior, draws: Draw, num_times: int, key: PRNGKeyArray) -> Array:
+    """½ ∫ E ‖r‖²_{q⁻¹} dt by nested Monte Carlo: R draws of θ, S stratified times for each, a fresh ε at each time."""
+    time_key, noise_key = jax.random.split(key)
+    num_draws = len(draws.diffusion)
+    times = window.end * stratified(num_draws, num_times, key=time_key)
+    noise = jax.random.normal(noise_key, (*times.shape, draws.diffusion.shape[-1]))
+
+    def rate(draw: Draw, t: Array, epsilon: Array) -> Array:
+        u = interpolate_inputs(t, jnp.asarray(window.input_times), jnp.asarray(window.inputs))
+        r, q = residual(model, posterior(t), window.start + t, u, epsilon, draw)
+        return jnp.sum(r**2 / q)
+
+    rates = jax.vmap(jax.vmap(rate, in_axes=(None, 0, 0)))(draws, times, noise)
+    return 0.5 * window.end * jnp.mean(rates)
+
+
+def _log_likelihood(model: Model, window: Window, posterior: Posterior, draws: Draw, key: PRNGKeyArray) -> Array:
+    """Σ over scored rows and observed channels of log p(x | z), averaged over the R draws."""
+    mean, log_variance = posterior.at_nodes()
+    count = len(mean)
+    values, scored = jnp.asarray(window.values[:count]), jnp.asarray(window.scored[:count])
+    mask = jnp.asarray(window.mask[:count]) & scored[:, None]
+    noise = jax.random.normal(key, (len(draws.diffusion), *mean.shape))
+    states = mean + jnp.exp(0.5 * log_variance) * noise
+
+    def log_density(draw: Draw, z: Array) -> Array:
+        outputs = jax.vmap(model.decoder)(z)
+        rows = jax.vmap(lambda x, m, o: masked_log_density(model.likelihood, x, m, o, draw.likelihood))
+        return jnp.sum(rows(values, mask, outputs))
+
+    return jnp.mean(jax.vmap(log_density)(draws, states))
+
+
+def elbo(
+    model: Model, window: Window, *, num_draws: int = 10, num_times: int = 10, posterior: Posterior | None = None, key: PRNGKeyArray
+) -> ELBO:
+    """Unbiased estimates of the terms of a window's evidence lower bound, in nats and in the model's units.
+
+    **Arguments:**
+
+    - `model`, `window`: unbatched; `vmap` over windows or models as you need.
+    - `num_draws`: R, draws of the state's noise and of the uncertain parameters.
+    - `num_times`: S, stratified times for each draw. The drift is evaluated R·S times.
+    - `posterior`: q(z(t) | window) if you have it; by default the model infers it.
+    - `key`: all randomness comes from it.
+
+    **Returns:** `ELBO(log_likelihood, path_kl, initial_kl, parameter_kl)`. `initial_kl` is zero but for the first window
+    of a series. `parameter_kl` is that of the whole model: count it once however many windows are summed.
+    """
+    draw_key, encode_key, path_key, likelihood_key = jax.random.split(key, 4)
+    if posterior is None:
+        posterior = model.posterior(window, key=encode_key)
+    draws = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(draw_key, num_draws))
+    mean, log_variance = posterior.at_nodes()
+    initial_kl = gaussian_kl(mean[0], log_variance[0], model.initial.mean, model.initial.log_variance)
+    return ELBO(
+        log_likelihood=_log_likelihood(model, window, posterior, draws, likelihood_key),
+        path_kl=_path_kl(model, window, posterior, draws, num_times, path_key),
+        initial_kl=jnp.where(window.first, initial_kl, 0),
+        parameter_kl=model.parameter_kl(),
+    )
+
+
+def drift_evaluations(model: Model, num_draws: int, num_times: int) -> tuple[int, int]:
+    """How often `elbo` evaluates the drift at single points (NFE), and how many forward derivatives it takes besides."""
+    values = num_draws * num_times
+    size = len(model.initial.mean)
+    return values, values * size if model.rotation and size > 1 else 0

@@ -1,0 +1,579 @@
+"""`fit`: from series to a trained model; and `Fit`, which forecasts, smooths, samples, scores and saves itself.
+
+A thin layer: data → windows → `Objective` → `train`, and the verbs of the files before this one. No mathematics here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from .checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
+from .elbo import drift_evaluations
+from .forecast import forecast
+from .metrics import Scores, score
+from .model import DataSummary, LatentSDE, Model, build, summarise
+from .nn import Identity
+from .objective import Objective, joins
+from .prediction import Prediction
+from .prior import Known, Learned, LogNormal, Normal
+from .sample import sample
+from .scaling import Scaling
+from .series import Series, as_list, split
+from .smooth import smooth
+from .train import Best, Outcome, Row, State, Training, start, train
+from .windows import Window, windows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONTEXT_ENTRIES = 2_000_000  # larger training data leaves only the last windows of each series in a saved run
+JOIN_WARNING = 1.0  # nats per join, see MATH: 15 partitions of 4 points overshoot the likelihood by 15 nats
+_compiled_joins = eqx.filter_jit(joins)
+_PARAMETER_KINDS = {kind.__name__: kind for kind in (LogNormal, Normal, Known, Learned)}
+
+
+def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
+    """A seed or a key, as a key."""
+    return jax.random.key(key) if isinstance(key, int) else key
+
+
+# ---- configuration as JSON ----------------------------------------------------------------------------------------
+
+
+def _describe(spec: LatentSDE) -> dict[str, Any]:
+    """The configuration as JSON; the user's own code is named, not stored."""
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    for name in ("drift", "decoder", "encoder"):
+        value = fields[name]
+        if value is not None and not isinstance(value, str):
+            fields[name] = {"user": getattr(value, "__name__", type(value).__name__)}
+    if spec.parameters is not None:
+        fields["parameters"] = {
+            name: {"kind": type(item).__name__, "shape": list(np.shape(item.quantile(0.5)))}
+            for name, item in spec.parameters.items()
+        }
+    return json.loads(json.dumps(fields))
+
+
+def _restore_spec(stored: Mapping[str, Any], code: Mapping[str, Any]) -> LatentSDE:
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    for name in ("drift", "decoder", "encoder"):
+        if isinstance(fields[name], dict):
+            if code.get(name) is None:
+                raise ValueError(
+                    f"this run was trained with a {name} of your own, '{fields[name]['user']}'; nothing in the file is "
+                    f"executed, so hand it back: arcta.load(…, {name}=…)."
+                )
+            fields[name] = code[name]
+        elif code.get(name) is not None:
+            raise ValueError(f"this run uses arcta's own {name}; leave {name}= out.")
+    if fields["parameters"] is not None:
+        fields["parameters"] = {
+            name: _blank_parameter(item["kind"], tuple(item["shape"])) for name, item in fields["parameters"].items()
+        }
+    return LatentSDE(**fields)
+
+
+def _blank_parameter(kind: str, shape: tuple[int, ...]) -> Any:
+    ones = np.ones(shape)
+    return _PARAMETER_KINDS[kind](ones, ones) if kind in ("LogNormal", "Normal") else _PARAMETER_KINDS[kind](ones)
+
+
+def _summary_to_json(summary: DataSummary) -> dict[str, Any]:
+    scaling = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(summary.scaling).items()}
+    return {**summary._asdict(), "scaling": scaling}
+
+
+def _summary_from_json(stored: Mapping[str, Any]) -> DataSummary:
+    scaling = {k: np.array(v, float) if isinstance(v, list) else v for k, v in stored["scaling"].items()}
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+    return DataSummary(**{**fields, "scaling": Scaling(**scaling)})
+
+
+# ---- the series a run carries -------------------------------------------------------------------------------------
+
+
+def _context(data: list[Series], summary: DataSummary, lookahead: int) -> list[Series]:
+    if sum(item.values.size for item in data) <= CONTEXT_ENTRIES:
+        return data
+    rows = summary.partition_size + 1 + lookahead
+    return [item.at_rows(slice(np.flatnonzero(item.mask.any(axis=1))[-rows:][0], None)) for item in data]
+
+
+def _series_to_arrays(data: list[Series]) -> dict[str, np.ndarray]:
+    return {
+        f"{i}/{name}": np.ascontiguousarray(getattr(item, name))
+        for i, item in enumerate(data)
+        for name in ("times", "values", "mask", "inputs")
+    }
+
+
+def _series_from_arrays(arrays: Mapping[str, np.ndarray], names: Sequence[str], summary: DataSummary) -> list[Series]:
+    return [
+        Series(
+            arrays[f"{i}/times"],
+            arrays[f"{i}/values"].reshape(-1, *summary.frame_shape) if summary.frame_shape else arrays[f"{i}/values"],
+            mask=arrays[f"{i}/mask"],
+            channels=summary.channels,
+            units=summary.units,
+            inputs=arrays[f"{i}/inputs"] if summary.input_names else None,
+            input_names=summary.input_names or None,
+            name=name,
+            time_unit=summary.time_unit,
+        )
+        for i, name in enumerate(names)
+    ]
+
+
+# ---- the trained model --------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fit:
+    """A trained latent SDE with all it needs to be used: made by `arcta.fit` or `arcta.load`.
+
+    `model` is the trained module (in the model's units), `context` the training series, `history` the log rows. Verbs:
+    `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
+    """
+
+    spec: LatentSDE
+    summary: DataSummary
+    model: Model
+    training: Training
+    context: list[Series]
+    history: list[Row]
+    stopped: str = "finished"
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {}
+        return (
+            f"Fit({len(self.summary.channels)} channels, {self.summary.latent_size} latent axes, "
+            f"{int(last.get('step', 0))} steps, {int(last.get('drift_evaluations', 0))} drift values, {self.stopped})"
+        )
+
+    def _given(self, given: Series | Sequence[Series] | None) -> list[Series]:
+        return self.context if given is None else as_list(given)
+
+    def forecast(
+        self,
+        times: Any,
+        *,
+        given: Series | Sequence[Series] | None = None,
+        inputs: Any = None,
+        num_samples: int = 256,
+        max_step: float | None = None,
+        key: int | PRNGKeyArray = 0,
+    ) -> Any:
+        """What comes after the training series, or after `given`, at any later times.
+
+        **Arguments:**
+
+        - `times`: after the last observation of the context; with several series, a mapping from name to times is
+          allowed.
+        - `given`: other series to start from, also ones never seen in training: nothing is retrained.
+        - `inputs`: known inputs at `times`, shape `(n, inputs)`, if the model has inputs.
+        - `max_step`: the solver's longest step, in the data's unit of time.
+
+        **Returns:** a `Prediction`; with several series a dictionary of them by name.
+        """
+        series, key = self._given(given), as_key(key)
+
+        def one(item: Series, k: PRNGKeyArray) -> Prediction:
+            ahead = times[item.name] if isinstance(times, Mapping) else times
+            known = inputs[item.name] if isinstance(inputs, Mapping) else inputs
+            options = {"inputs": known, "num_samples": num_samples, "max_step": max_step}
+            return forecast(self.model, self.summary, item, ahead, **options, key=k)
+
+        if len(series) == 1:
+            return one(series[0], key)
+        return {item.name: one(item, jax.random.fold_in(key, i)) for i, item in enumerate(series)}
+
+    def smooth(
+        self,
+        data: Series | None = None,
+        times: Any = None,
+        *,
+        num_samples: int = 256,
+        key: int | PRNGKeyArray = 0,
+    ) -> Prediction:
+        """The posterior of state and signal at any times inside `data` (default: the training series)."""
+        if data is None and len(self.context) > 1:
+            raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
+        series = self.context[0] if data is None else data
+        return smooth(self.model, self.summary, series, times, num_samples=num_samples, key=as_key(key))
+
+    def sample(
+        self,
+        times: Any,
+        *,
+        inputs: Any = None,
+        num_samples: int = 10,
+        max_step: float | None = None,
+        key: int | PRNGKeyArray = 0,
+    ) -> Prediction:
+        """New trajectories from the learned prior, starting at `times[0]`."""
+        options = {"inputs": inputs, "num_samples": num_samples, "max_step": max_step}
+        return sample(self.model, self.summary, times, **options, key=as_key(key))
+
+    def score(
+        self,
+        test: Series | Sequence[Series],
+        *,
+        given: Series | Sequence[Series] | None = None,
+        num_samples: int = 256,
+        key: int | PRNGKeyArray = 0,
+    ) -> Scores:
+        """Forecast `test` from the training series (or `given`) of the same name and compare: rmse, crps, log density,
+        coverage."""
+        context = {item.name: item for item in self._given(given)}
+        pairs = []
+        for i, item in enumerate(as_list(test)):
+            if item.name not in context:
+                raise ValueError(
+                    f"score needs a context to forecast '{item.name}' from; known are {', '.join(list(context)[:5])}. "
+                    "Pass given= with a series of that name that ends before it."
+                )
+            known = item.inputs if item.input_names else None
+            k = jax.random.fold_in(as_key(key), i)
+            before = context[item.name]
+            pairs.append(
+                (forecast(self.model, self.summary, before, item.times, inputs=known, num_samples=num_samples, key=k), item)
+            )
+        return score(pairs)
+
+    def parameters(self) -> pd.DataFrame:
+        """Median and 90 % interval of every uncertain parameter, in the data's units, beside its prior where it has one.
+
+        Rows: the drift's named parameters; `diffusion` q by latent axis (variance per unit of time, in the data's units
+        if the decoder is the identity); `noise` by channel (a standard deviation).
+        """
+        import pandas as pd
+
+        return pd.DataFrame(_parameter_rows(self.model, self.summary)).set_index("parameter")
+
+    def drift(self, states: Any, *, time: float | None = None, inputs: Any = None) -> Float[np.ndarray, "n latent"]:
+        """The learned drift at some states `(n, latent)`, per unit of the data's time (median parameters).
+
+        States are in the data's units if the decoder is the identity, latent otherwise. `time` defaults to the start.
+        """
+        scaling, own = self.summary.scaling, isinstance(self.model.decoder, Identity)
+        z = np.atleast_2d(np.asarray(states, float))
+        z = scaling.values(z) if own else z
+        u = scaling.known_inputs(np.asarray(inputs, float)) if inputs is not None else scaling.input_shift * 0
+        t = 0.0 if time is None else (time - scaling.origin) / scaling.time_scale
+        medians = {name: item.quantile(0.5) for name, item in getattr(self.model.drift, "parameters", {}).items()}
+        real = jnp.asarray(0.0).dtype
+        field = jax.vmap(lambda state: self.model.drift(jnp.asarray(t, real), state, jnp.asarray(u, real), medians))
+        rate = np.asarray(field(jnp.asarray(z, real))) / scaling.time_scale
+        return rate * scaling.scale if own else rate
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run: `model.json`, `weights.safetensors`, `context.safetensors`, `history.jsonl`."""
+        folder = Path(folder)
+        header = {
+            **_identity(self.spec, self.summary, self.training),
+            "series": [item.name for item in self.context],
+            "stopped": self.stopped,
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+        }
+        files = {"weights": to_arrays(self.model), "context": _series_to_arrays(self.context)}
+        write_bundle(folder, "model", header, files)
+        _write_history(folder, self.history)
+        return folder
+
+
+def _parameter_rows(model: Model, summary: DataSummary) -> list[dict[str, Any]]:
+    scaling, own = summary.scaling, isinstance(model.decoder, Identity)
+    rows: list[dict[str, Any]] = []
+
+    def add(names: Sequence[str], item: Any, convert: Callable[[np.ndarray], np.ndarray]) -> None:
+        columns = {"median": (item.quantile, 0.5), "q5": (item.quantile, 0.05), "q95": (item.quantile, 0.95)}
+        if hasattr(item, "prior_quantile"):
+            prior = item.prior_quantile
+            columns |= {"prior median": (prior, 0.5), "prior q5": (prior, 0.05), "prior q95": (prior, 0.95)}
+        table = {name: np.atleast_1d(convert(np.asarray(f(p)))) for name, (f, p) in columns.items()}
+        rows.extend({"parameter": name, **{k: float(v[i]) for k, v in table.items()}} for i, name in enumerate(names))
+
+    for name, item in getattr(model.drift, "parameters", {}).items():
+        size = np.size(item.quantile(0.5))
+        add([name] if size == 1 else [f"{name}[{i}]" for i in range(size)], item, lambda x: x.reshape(-1))
+    axes = summary.channels if own else [f"z{i}" for i in range(summary.latent_size)]
+    unit = (scaling.scale**2 if own else 1.0) / scaling.time_scale
+    add([f"diffusion[{axis}]" for axis in axes], model.diffusion.level, lambda q: q * unit)
+    likelihood = model.likelihood
+    parts = getattr(likelihood, "parts", (likelihood,))
+    groups = getattr(likelihood, "channels", (tuple(range(len(summary.channels))),))
+    for part, columns in zip(parts, groups, strict=True):
+        if hasattr(part, "variance"):
+            scale = scaling.scale[list(columns)]
+            add([f"noise[{summary.channels[i]}]" for i in columns], part.variance, lambda v, s=scale: np.sqrt(v) * s)
+    return rows
+
+
+# ---- training -----------------------------------------------------------------------------------------------------
+
+
+def _identity(spec: LatentSDE, summary: DataSummary, training: Training) -> dict[str, Any]:
+    return {
+        "configuration": _describe(spec),
+        "data": json.loads(json.dumps(_summary_to_json(summary))),
+        "training": msgspec.to_builtins(training),
+    }
+
+
+def _write_history(folder: Path, rows: Sequence[Row]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "history.jsonl").open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def _read_history(folder: Path, until: int | None = None) -> list[Row]:
+    path = folder / "history.jsonl"
+    rows = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:  # a kill in the middle of a line; the rows before it are whole
+            break
+    return [row for row in rows if until is None or row["step"] <= until]
+
+
+class _Recorder:
+    """Writes history and checkpoints below a run's folder, or nothing without one; finds them again to resume."""
+
+    def __init__(self, out: str | Path | None, identity: dict[str, Any]):
+        self.folder = None if out is None else Path(out)
+        self.identity = identity
+
+    def resume(self, state: State) -> tuple[State, Best, list[Row]]:
+        if self.folder is None:
+            raise ValueError("resume=True needs out=, the folder of the run to continue. Pass out='run/'.")
+        header, files = read_bundle(self.folder / "checkpoint", "latest")
+        for name, value in self.identity.items():
+            if header.get(name) != value:
+                raise ValueError(
+                    f"the checkpoint in {self.folder} belongs to another {name}; resume with the same one, or start anew in "
+                    "another folder."
+                )
+        where = str(self.folder / "checkpoint")
+        state = from_arrays(state, files["latest"], where=where)
+        best = Best()
+        if "best" in files:
+            best = Best(from_arrays(state.model, files["best"], where=where), header["best_score"], header["since_best"])
+        return state, best, _read_history(self.folder, int(state.step))
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        if self.folder is not None:
+            _write_history(self.folder, rows)
+
+    def row(self, row: Row) -> None:
+        if self.folder is not None:
+            with (self.folder / "history.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def checkpoint(self, state: State, best: Best) -> None:
+        if self.folder is None:
+            return
+        header = {**self.identity, "step": int(state.step), "since_best": best.since}
+        files = {"latest": to_arrays(state)}
+        if best.model is not None:
+            header["best_score"] = best.score
+            files["best"] = to_arrays(best.model)
+        write_bundle(self.folder / "checkpoint", "latest", header, files)
+
+
+def _validation_pairs(train_data: list[Series], validation: Sequence[Series]) -> list[tuple[Series, Series]]:
+    """(context, target): the tail of a training series is forecast from it, a new series' second half from its first."""
+    known = {item.name: item for item in train_data}
+    pairs = []
+    for item in validation:
+        before = known.get(item.name)
+        tail = before is not None and item.times[0] > before.times[-1]
+        pairs.append((before, item) if tail else split(item, at=0.5))
+    return pairs
+
+
+def _validator(pairs: list[tuple[Series, Series]], summary: DataSummary) -> Callable[[Model], float]:
+    """RMSE of the mean forecast in units of each channel's scale, over all observed entries."""
+
+    def validate(model: Model) -> float:
+        squares, count = 0.0, 0
+        for before, after in pairs:
+            known = after.inputs if after.input_names else None
+            try:
+                ahead = forecast(
+                    model, summary, before, after.times, inputs=known, num_samples=64, key=jax.random.key(0)
+                )
+            except FloatingPointError:
+                return float("inf")
+            error = (ahead.mean - after.values) / summary.scaling.scale
+            squares += float(np.sum(error[after.mask] ** 2))
+            count += int(after.mask.sum())
+        return float(np.sqrt(squares / max(count, 1)))
+
+    return validate
+
+
+def _measure(objective: Objective, windows: Window, training: Training) -> Callable[[Model, int], Row]:
+    """Drift evaluations so far, the KL weight, and now and then the posterior's jump at the joins."""
+    ends = np.flatnonzero(~np.asarray(windows.first)[1:])
+    chosen = jnp.asarray(ends[np.unique(np.linspace(0, len(ends) - 1, 32).astype(int))]) if len(ends) else None
+    batch = min(training.batch_size, len(windows.first))
+
+    def measure(model: Model, step: int) -> Row:
+        values, derivatives = drift_evaluations(model, training.num_draws, training.num_times)
+        row: Row = {
+            "kl_weight": float(objective.weight(jnp.array(step - 1))),
+            "drift_evaluations": values * batch * step,
+            "drift_derivatives": derivatives * batch * step,
+        }
+        if chosen is not None and (step % training.validate_every == 0 or step == training.steps):
+            jumps = np.asarray(_compiled_joins(model, windows, chosen))
+            row |= {"join_kl_mean": float(jumps.mean()), "join_kl_max": float(jumps.max())}
+        return row
+
+    return measure
+
+
+def _warn_of_joins(history: Sequence[Row]) -> None:
+    jumps = [row["join_kl_mean"] for row in history if "join_kl_mean" in row]
+    if jumps and jumps[-1] > JOIN_WARNING:
+        warnings.warn(
+            f"the posterior jumps by {jumps[-1]:.2g} nats on average where windows meet, so the sum over windows may exceed "
+            "the true bound; use a larger partition_size, more lookahead, or Training(join_penalty=1.0).",
+            stacklevel=4,
+        )
+
+
+def fit(
+    model: LatentSDE,
+    data: Series | Sequence[Series],
+    *,
+    key: int | PRNGKeyArray = 0,
+    validation: Series | Sequence[Series] | None = None,
+    training: Training = Training(),
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> Fit:
+    """Learn a latent SDE from one series or several.
+
+    **Arguments:**
+
+    - `model`: the configuration; `LatentSDE()` derives everything from the data.
+    - `data`: training series, in your own units.
+    - `key`: a seed; the same seed on the same machine gives the same model.
+    - `validation`: later parts of training series (same name), or new series; their forecast error is logged, decides
+      which model is best, and stops training early if `training.patience` is set.
+    - `out`: a folder for history, checkpoints and, at the end, the saved run; with `resume=True` training goes on from
+      the checkpoint there, bit for bit.
+    - `progress`: show it (a bar on a terminal, lines elsewhere).
+
+    **Returns:** a `Fit`. Ctrl-C ends training and returns what was reached; `TrainingDiverged` is raised when numbers
+    stop being finite, after the last good state was saved.
+
+    !!! example
+
+        >>> import arcta
+        >>> train, test = arcta.split(arcta.datasets.lotka_volterra(), at=0.8)
+        >>> model = arcta.LatentSDE(decoder="identity", partition_size=32)
+        >>> fit = arcta.fit(model, train, training=arcta.Training(steps=10), progress=False)
+        >>> fit.forecast(test.times, num_samples=8)
+        Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
+    """
+    series = as_list(data)
+    summary = summarise(model, series)
+    held_out = [] if validation is None else as_list(validation)
+    for item in held_out:
+        if item.channels != summary.channels:
+            raise ValueError(f"validation series '{item.name}' needs the channels {list(summary.channels)}; it has others.")
+    build_key, train_key = jax.random.split(as_key(key))
+    module = build(model, summary, key=build_key)
+    lookahead = module.encoder.lookahead
+    windows = jax.tree.map(
+        jnp.asarray, windows_of(series, summary.scaling, size=summary.partition_size, lookahead=lookahead)
+    )
+    objective = Objective(
+        batch_size=training.batch_size,
+        num_draws=training.num_draws,
+        num_times=training.num_times,
+        kl_weight=training.kl_weight,
+        kl_ramp=round(training.kl_ramp * training.steps),
+        join_penalty=training.join_penalty,
+    )
+    fingerprint = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(windows))).hexdigest()
+    recorder = _Recorder(out, {**_identity(model, summary, training), "fingerprint": fingerprint})
+    state, best, before = start(module, training, key=train_key), Best(), []
+    if resume:
+        state, best, before = recorder.resume(state)
+    recorder.begin(before)
+    outcome: Outcome = train(
+        objective,
+        state,
+        windows,
+        training,
+        measure=_measure(objective, windows, training),
+        validate=_validator(_validation_pairs(series, held_out), summary) if held_out else None,
+        best=best,
+        on_row=recorder.row,
+        on_checkpoint=recorder.checkpoint,
+        progress=progress,
+    )
+    chosen = outcome.best.model if training.select == "best" and outcome.best.model is not None else outcome.state.model
+    history = [*before, *outcome.history]
+    _warn_of_joins(history)
+    fitted = Fit(
+        spec=model,
+        summary=summary,
+        model=chosen,
+        training=training,
+        context=_context(series, summary, lookahead),
+        history=history,
+        stopped=outcome.stopped,
+        seconds=outcome.seconds,
+        compile_seconds=outcome.compile_seconds,
+    )
+    if out is not None:
+        fitted.save(out)
+    return fitted
+
+
+def load(folder: str | Path, *, drift: Any = None, decoder: Any = None, encoder: Any = None) -> Fit:
+    """A saved run, ready to forecast without the data file.
+
+    **Arguments:** `folder` as given to `save` or `out=`; the user's own `drift`, `decoder` or `encoder` if the run was
+    trained with one (code is never read from the file; the saved structure is checked against it).
+    """
+    folder = Path(folder)
+    header, files = read_bundle(folder, "model")
+    spec = _restore_spec(header["configuration"], {"drift": drift, "decoder": decoder, "encoder": encoder})
+    summary = _summary_from_json(header["data"])
+    blank = build(spec, summary, key=jax.random.key(0))
+    return Fit(
+        spec=spec,
+        summary=summary,
+        model=from_arrays(blank, files["weights"], where=str(folder / "weights.safetensors")),
+        training=msgspec.convert(header["training"], Training),
+        context=_series_from_arrays(files["context"], header["series"], summary),
+        history=_read_history(folder),
+        stopped=header["stopped"],
+        seconds=header["seconds"],
+        compile_seconds=header["compile_seconds"],
+    )
+

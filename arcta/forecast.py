@@ -1,0 +1,112 @@
+"""Forecast: from the posterior at the last observation of a context, along the prior SDE, through the decoder.
+
+    z(t_N) ~ q(z(t_N) | last window),   θ ~ q(θ),   dz = f dt + √q dβ,   x ~ p(x | z)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .model import DataSummary, Draw, Model
+from .prediction import Prediction, check_channels, check_times, predict
+from .series import Series
+from .solve import Grid, make_grid, path
+from .windows import Window, last_window
+
+
+def default_step(summary: DataSummary) -> float:
+    """The longest solver step in the model's units: a fortieth of its time scale, or the data's own step if shorter."""
+    return min(1 / 40, summary.typical_step)
+
+
+@eqx.filter_jit
+def forecast_paths(
+    model: Model, window: Window, grid: Grid, num_samples: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "samples n latent"], Draw]:
+    """Latent paths from the end of `window`, each with its own draw of the state there and of the parameters."""
+    mean, log_variance = model.posterior(window).at_nodes()
+    last = jnp.sum(jnp.asarray(window.node)) - 1
+
+    def one(key: PRNGKeyArray) -> tuple[Array, Draw]:
+        draw_key, state_key, path_key = jax.random.split(key, 3)
+        draw = model.draw(key=draw_key)
+        noise = jax.random.normal(state_key, mean[last].shape, mean.dtype)
+        return path(model, draw, mean[last] + jnp.exp(0.5 * log_variance[last]) * noise, grid, key=path_key), draw
+
+    return jax.vmap(one)(jax.random.split(key, num_samples))
+
+
+def input_knots(
+    summary: DataSummary, series: Series | None, start: float, times: np.ndarray, inputs: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Times since `start` and values, both in the model's units, of the inputs known from `start` on."""
+    names = summary.input_names
+    if not names:
+        if inputs is not None:
+            raise ValueError("this model was trained without inputs; leave inputs= out.")
+        return np.zeros(0), np.zeros((0, 0))
+    if inputs is None:
+        raise ValueError(
+            f"the model was trained with inputs {', '.join(names)}, so predicting needs them at the times asked for. "
+            f"Pass inputs= with shape ({len(times)}, {len(names)})."
+        )
+    values = np.asarray(inputs, float).reshape(len(np.asarray(inputs)), -1)
+    if values.shape != (len(times), len(names)) or not np.isfinite(values).all():
+        raise ValueError(
+            f"inputs must be finite, of shape ({len(times)}, {len(names)}) for the inputs {', '.join(names)}; got shape "
+            f"{values.shape}. Give one row for each time."
+        )
+    if series is not None:
+        known = series.times >= start
+        times = np.concatenate([series.times[known], times])
+        values = np.concatenate([series.inputs[known], values])
+    return (times - start) / summary.scaling.time_scale, summary.scaling.known_inputs(values)
+
+
+def check_finite(states: np.ndarray | Array) -> None:
+    """Say so when paths ran away, instead of handing out NaN."""
+    lost = int((~np.isfinite(np.asarray(states))).any(axis=(1, 2)).sum())
+    if lost:
+        raise FloatingPointError(
+            f"{lost} of {len(states)} sample paths left the range of numbers: the learned drift is unstable there or the "
+            "solver's step too long. Pass a smaller max_step=, or train longer."
+        )
+
+
+def forecast(
+    model: Model,
+    summary: DataSummary,
+    series: Series,
+    times: Any,
+    *,
+    inputs: Any = None,
+    num_samples: int = 256,
+    max_step: float | None = None,
+    key: PRNGKeyArray,
+) -> Prediction:
+    """Forecast what follows `series` at `times`, all in the user's units."""
+    check_channels(summary, series)
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1; got {num_samples}. 256 gives usable 90 % bands.")
+    ahead = check_times(times)
+    scaling = summary.scaling
+    last = float(series.times[series.mask.any(axis=1)][-1])
+    if ahead[0] <= last:
+        raise ValueError(
+            f"a forecast goes forward from the last observation of '{series.name}' at t={last:g}; got t={ahead[0]:g}. "
+            "Ask for later times, or use smooth for times inside the data."
+        )
+    knots = input_knots(summary, series, last, ahead, inputs)
+    step = default_step(summary) if max_step is None else max_step / scaling.time_scale
+    grid = make_grid((last - scaling.origin) / scaling.time_scale, (ahead - last) / scaling.time_scale, step, *knots)
+    window = last_window(series, scaling, size=summary.partition_size, lookahead=model.encoder.lookahead)
+    path_key, decode_key = jax.random.split(key)
+    states, draws = forecast_paths(model, jax.tree.map(jnp.asarray, window), grid, num_samples, path_key)
+    check_finite(states)
+    return predict(model, summary, series.name, ahead, states, draws, key=decode_key)

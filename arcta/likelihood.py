@@ -1,0 +1,211 @@
+"""p(x | z) by channel: true log-densities of what the decoder puts out, one number per channel.
+
+| name        | density                      | the decoder's output is | data must be      |
+|-------------|------------------------------|-------------------------|-------------------|
+| gaussian    | N(x; o, v)                   | the mean                | real              |
+| student-t   | o + √v · t_ν                 | the location            | real              |
+| bernoulli   | σ(o)^x (1 − σ(o))^(1−x)      | the logit               | 0 or 1            |
+| poisson     | Poisson(x; exp o)            | the log rate            | 0, 1, 2, …        |
+
+Every likelihood has `draw` (its uncertain parameters), `log_density`, `mean`, `sample` and `kl`, all unbatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from .prior import Parameter
+from .series import Series
+
+LIKELIHOODS = ("gaussian", "student-t", "bernoulli", "poisson")
+STANDARDISED = ("gaussian", "student-t")
+
+
+class Likelihood(Protocol):
+    """What every likelihood can do; `draw` gives the parameters that the others take."""
+
+    def draw(self, *, key: PRNGKeyArray) -> Any: ...
+
+    def log_density(self, x: Array, output: Array, draw: Any) -> Array: ...
+
+    def mean(self, output: Array) -> Array: ...
+
+    def sample(self, output: Array, draw: Any, *, key: PRNGKeyArray) -> Array: ...
+
+    def kl(self) -> Array: ...
+
+
+class Gaussian(eqx.Module):
+    """N(output, v) with a variance v per channel: `Known`, `Learned` or `LogNormal`."""
+
+    variance: Parameter
+
+    def draw(self, *, key: PRNGKeyArray) -> Float[Array, " channels"]:
+        return self.variance.sample(key=key)
+
+    def log_density(
+        self, x: Float[Array, " channels"], output: Float[Array, " channels"], draw: Float[Array, " channels"]
+    ) -> Float[Array, " channels"]:
+        return -0.5 * ((x - output) ** 2 / draw + jnp.log(2 * jnp.pi * draw))
+
+    def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
+        return output
+
+    def sample(
+        self, output: Float[Array, " channels"], draw: Float[Array, " channels"], *, key: PRNGKeyArray
+    ) -> Float[Array, " channels"]:
+        return output + jnp.sqrt(draw) * jax.random.normal(key, output.shape, output.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        return self.variance.kl()
+
+
+class StudentT(eqx.Module):
+    """output + √v · t with ν = 2 + exp(log_excess) degrees of freedom, learned: heavy tails for outliers."""
+
+    variance: Parameter
+    log_excess: Float[Array, " channels"]
+
+    def __init__(self, variance: Parameter, num_channels: int):
+        self.variance, self.log_excess = variance, jnp.full(num_channels, jnp.log(3.0))
+
+    def draw(self, *, key: PRNGKeyArray) -> Float[Array, " channels"]:
+        return self.variance.sample(key=key)
+
+    def log_density(
+        self, x: Float[Array, " channels"], output: Float[Array, " channels"], draw: Float[Array, " channels"]
+    ) -> Float[Array, " channels"]:
+        freedom = 2 + jnp.exp(self.log_excess)
+        lgamma = jax.scipy.special.gammaln
+        constant = lgamma((freedom + 1) / 2) - lgamma(freedom / 2) - 0.5 * jnp.log(freedom * jnp.pi * draw)
+        return constant - (freedom + 1) / 2 * jnp.log1p((x - output) ** 2 / (freedom * draw))
+
+    def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
+        return output
+
+    def sample(
+        self, output: Float[Array, " channels"], draw: Float[Array, " channels"], *, key: PRNGKeyArray
+    ) -> Float[Array, " channels"]:
+        freedom = 2 + jnp.exp(self.log_excess)
+        return output + jnp.sqrt(draw) * jax.random.t(key, freedom, output.shape, output.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        return self.variance.kl()
+
+
+class Bernoulli(eqx.Module):
+    """x ∈ {0, 1} with logit `output`."""
+
+    def draw(self, *, key: PRNGKeyArray) -> Float[Array, " 0"]:
+        return jnp.zeros((0,))
+
+    def log_density(
+        self, x: Float[Array, " channels"], output: Float[Array, " channels"], draw: Float[Array, " 0"]
+    ) -> Float[Array, " channels"]:
+        return x * output - jax.nn.softplus(output)
+
+    def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
+        return jax.nn.sigmoid(output)
+
+    def sample(
+        self, output: Float[Array, " channels"], draw: Float[Array, " 0"], *, key: PRNGKeyArray
+    ) -> Float[Array, " channels"]:
+        return jax.random.bernoulli(key, jax.nn.sigmoid(output)).astype(output.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+
+class Poisson(eqx.Module):
+    """x ∈ {0, 1, 2, …} with log rate `output`."""
+
+    def draw(self, *, key: PRNGKeyArray) -> Float[Array, " 0"]:
+        return jnp.zeros((0,))
+
+    def log_density(
+        self, x: Float[Array, " channels"], output: Float[Array, " channels"], draw: Float[Array, " 0"]
+    ) -> Float[Array, " channels"]:
+        return x * output - jnp.exp(output) - jax.scipy.special.gammaln(x + 1)
+
+    def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
+        return jnp.exp(output)
+
+    def sample(
+        self, output: Float[Array, " channels"], draw: Float[Array, " 0"], *, key: PRNGKeyArray
+    ) -> Float[Array, " channels"]:
+        return jax.random.poisson(key, jnp.exp(output)).astype(output.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+
+class ByChannel(eqx.Module):
+    """Different likelihoods for different channels; `channels[i]` are the columns that `parts[i]` speaks for."""
+
+    parts: tuple[Likelihood, ...]
+    channels: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def _gather(self, pieces: list[Array]) -> Array:
+        order = np.argsort(np.concatenate(self.channels))
+        return jnp.concatenate(pieces)[order]
+
+    def draw(self, *, key: PRNGKeyArray) -> tuple[Any, ...]:
+        keys = jax.random.split(key, len(self.parts))
+        return tuple(part.draw(key=k) for part, k in zip(self.parts, keys, strict=True))
+
+    def log_density(
+        self, x: Float[Array, " channels"], output: Float[Array, " channels"], draw: tuple[Any, ...]
+    ) -> Float[Array, " channels"]:
+        groups = zip(self.parts, self.channels, draw, strict=True)
+        return self._gather([part.log_density(x[np.array(c)], output[np.array(c)], d) for part, c, d in groups])
+
+    def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
+        return self._gather([part.mean(output[np.array(c)]) for part, c in zip(self.parts, self.channels, strict=True)])
+
+    def sample(
+        self, output: Float[Array, " channels"], draw: tuple[Any, ...], *, key: PRNGKeyArray
+    ) -> Float[Array, " channels"]:
+        keys = jax.random.split(key, len(self.parts))
+        groups = zip(self.parts, self.channels, draw, keys, strict=True)
+        return self._gather([part.sample(output[np.array(c)], d, key=k) for part, c, d, k in groups])
+
+    def kl(self) -> Float[Array, ""]:
+        return sum((part.kl() for part in self.parts), start=jnp.zeros(()))
+
+
+def masked_log_density(
+    likelihood: Likelihood,
+    x: Float[Array, " channels"],
+    mask: Bool[Array, " channels"],
+    output: Float[Array, " channels"],
+    draw: Any,
+) -> Float[Array, ""]:
+    """Σ over the observed channels of log p(x | output)."""
+    return jnp.sum(jnp.where(mask, likelihood.log_density(x, output, draw), 0))
+
+
+def check_fits(kinds: Sequence[str], data: Sequence[Series]) -> None:
+    """Refuse data that a channel's likelihood gives no density to."""
+    needs = {
+        "bernoulli": ("0 or 1", lambda x: (x == 0) | (x == 1)),
+        "poisson": ("counts 0, 1, 2, …", lambda x: (x >= 0) & (x == np.round(x))),
+    }
+    for column, kind in enumerate(kinds):
+        if kind not in needs:
+            continue
+        wanted, fits = needs[kind]
+        for series in data:
+            bad = np.flatnonzero(series.mask[:, column] & ~fits(series.values[:, column]))
+            if bad.size:
+                raise ValueError(
+                    f"the {kind} likelihood needs values that are {wanted}; row {bad[0]}, channel "
+                    f"'{series.channels[column]}' of series '{series.name}' is {series.values[bad[0], column]:g}. "
+                    f"Use likelihood={{'{series.channels[column]}': 'gaussian'}}, or mend the data."
+                )

@@ -1,0 +1,340 @@
+"""The model: its configuration (`LatentSDE`, plain keywords), and the module built from it and from the data (`Model`).
+
+    z(0) ~ p(z0),   dz = f(t, z, u) dt + √q(t) dβ,   x_i ~ p(x | z(t_i))          generative
+    q(z(t) | window) = N(m(t), diag s(t))                                         inference
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .kernel import DeepKernel
+from .likelihood import (
+    LIKELIHOODS,
+    STANDARDISED,
+    Bernoulli,
+    ByChannel,
+    Gaussian,
+    Likelihood,
+    Poisson,
+    StudentT,
+    check_fits,
+)
+from .nn import ACTIVATIONS, MLP, ConvDecoder, Identity, WindowEncoder
+from .posterior import Posterior, infer
+from .prior import Known, Learned, LogNormal, Parameter
+from .scaling import Scaling, noise_level
+from .sde import Diffusion, InitialState, NeuralDrift, ParametricDrift, Units
+from .series import Series, as_list, check_training_data
+from .windows import Window, clip_partition_size
+
+
+class Draw(NamedTuple):
+    """One draw of everything uncertain but the state."""
+
+    parameters: Any
+    diffusion: Float[Array, " latent"]
+    likelihood: Any
+
+
+class Model(eqx.Module):
+    """Generative model and inference network together, in the model's units, unbatched."""
+
+    encoder: Any
+    kernel: DeepKernel
+    drift: Any
+    diffusion: Diffusion
+    initial: InitialState
+    decoder: Any
+    likelihood: Likelihood
+    rotation: bool = eqx.field(static=True, default=True)
+    lookahead_dropout: float = eqx.field(static=True, default=0.0)
+
+    def posterior(self, window: Window, *, key: PRNGKeyArray | None = None) -> Posterior:
+        """q(z(t) | window). A key (in training) cuts the look-ahead of some nodes short."""
+        return infer(self.encoder, self.kernel, window, dropout=self.lookahead_dropout, key=key)
+
+    def draw(self, *, key: PRNGKeyArray) -> Draw:
+        """Reparametrised draws of the drift's parameters, the diffusion and the likelihood's parameters."""
+        drift, diffusion, likelihood = jax.random.split(key, 3)
+        return Draw(
+            self.drift.draw(key=drift), self.diffusion.draw(key=diffusion), self.likelihood.draw(key=likelihood)
+        )
+
+    def parameter_kl(self) -> Float[Array, ""]:
+        """KL(q(θ) ‖ p(θ)) of all that `draw` draws."""
+        return self.drift.kl() + self.diffusion.kl() + self.likelihood.kl()
+
+
+class DataSummary(NamedTuple):
+    """What building a model needs to know of the training data; saved with it."""
+
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    input_names: tuple[str, ...]
+    time_unit: str
+    frame_shape: tuple[int, ...] | None
+    kinds: tuple[str, ...]
+    latent_size: int
+    partition_size: int
+    scaling: Scaling
+    span: float
+    typical_step: float
+    noise: tuple[float, ...]
+    means: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatentSDE:
+    """The configuration of a latent SDE; everything has a default that is derived from the data.
+
+    **Arguments:**
+
+    - `latent_size`: d; by default the number of channels, at least 2 and at most 8.
+    - `decoder`: `"mlp"`, `"conv"` (frames), `"identity"` (dynamics in the data's own coordinates) or a module of yours.
+    - `likelihood`: `"gaussian"`, `"student-t"`, `"bernoulli"`, `"poisson"`, or a mapping from channel names to these
+      (channels left out are Gaussian).
+    - `noise`: `"posterior"` (log-normal, the default), `"learned"` (a point estimate), or the known standard deviation
+      in the data's units.
+    - `encoder`: `"window"` or a module of yours; `lookahead`: how many later observations it sees.
+    - `drift`: `"neural"`, a function `f(t, z, p, u)` in your own units with the `parameters` it names, or a module of
+      yours. `time_dependent`: whether a neural drift sees the time.
+    - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units;
+      `diffusion_prior`: the median and the log-spread of its log-normal prior there.
+    - `partition_size`: M, observations per window.
+    - `rotation`: the rotation term of the posterior drift (a tighter bound for anything that turns).
+    - `lookahead_dropout`: the fraction of nodes whose look-ahead is cut short in training.
+    - `*_sizes`, `activation`: hidden layers; `lengthscale`: of the kernel at the start, in observations;
+      `interpolation_noise`: σ_n² at the start (default: from the noise of the data).
+
+    !!! example
+
+        >>> import arcta
+        >>> arcta.LatentSDE(latent_size=2).latent_size
+        2
+    """
+
+    latent_size: int | None = None
+    decoder: Any = None
+    likelihood: str | Mapping[str, str] = "gaussian"
+    noise: str | float = "posterior"
+    encoder: Any = "window"
+    lookahead: int = 2
+    drift: Any = "neural"
+    parameters: Mapping[str, Parameter] | None = None
+    time_dependent: bool = False
+    diffusion: str = "constant"
+    diffusion_start: float = 1e-2
+    diffusion_prior: tuple[float, float] = (0.1, 3.0)
+    partition_size: int = 128
+    rotation: bool = True
+    lookahead_dropout: float = 0.1
+    encoder_sizes: tuple[int, ...] = (32, 32)
+    decoder_sizes: tuple[int, ...] = (32, 32)
+    drift_sizes: tuple[int, ...] = (64, 64)
+    kernel_sizes: tuple[int, ...] = (32, 32)
+    activation: str = "silu"
+    lengthscale: float = 9.0
+    interpolation_noise: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.latent_size is not None and self.latent_size < 1:
+            raise ValueError(f"latent_size must be at least 1; got {self.latent_size}. Leave it out for a default.")
+        if self.partition_size < 2:
+            raise ValueError(f"partition_size must be at least 2; got {self.partition_size}. 128 suits most data.")
+        if self.lookahead < 0:
+            raise ValueError(f"lookahead must be 0 or more; got {self.lookahead}. Use 0 to see one observation alone.")
+        if not 0 <= self.lookahead_dropout < 1:
+            raise ValueError(f"lookahead_dropout must lie in [0, 1); got {self.lookahead_dropout}. Use 0.1.")
+        self._check_choice("activation", tuple(ACTIVATIONS))
+        self._check_choice("diffusion", ("constant", "time-dependent"))
+        for name, choices in (("decoder", ("mlp", "conv", "identity")), ("encoder", ("window",)), ("drift", ("neural",))):
+            if isinstance(getattr(self, name), str):
+                self._check_choice(name, choices)
+        if isinstance(self.noise, str):
+            self._check_choice("noise", ("posterior", "learned"))
+        elif self.noise <= 0:
+            raise ValueError(f"a known noise must be positive; got {self.noise}. Use noise='learned' to learn it.")
+        kinds = [self.likelihood] if isinstance(self.likelihood, str) else self.likelihood.values()
+        for kind in kinds:
+            if kind not in LIKELIHOODS:
+                raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}; got '{kind}'. Choose one of them.")
+        if self.parameters is not None and (isinstance(self.drift, str) or not callable(self.drift)):
+            raise ValueError("parameters need a drift function that uses them; pass drift=lambda t, z, p, u: ….")
+
+    def _check_choice(self, name: str, choices: Sequence[str]) -> None:
+        if getattr(self, name) not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}; got '{getattr(self, name)}'. Choose one of them.")
+
+
+def _kinds(spec: LatentSDE, channels: tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(spec.likelihood, str):
+        return (spec.likelihood,) * len(channels)
+    unknown = [name for name in spec.likelihood if name not in channels]
+    if unknown:
+        raise ValueError(
+            f"likelihood names channel '{unknown[0]}', which the data does not have; its channels are "
+            f"{', '.join(channels[:8])}. Use one of those names."
+        )
+    return tuple(spec.likelihood.get(name, "gaussian") for name in channels)
+
+
+def _latent_size(spec: LatentSDE, num_channels: int) -> int:
+    if spec.decoder != "identity":
+        return spec.latent_size or min(max(num_channels, 2), 8)
+    if spec.latent_size not in (None, num_channels):
+        raise ValueError(
+            f"the identity decoder needs latent_size equal to the number of channels ({num_channels}); got "
+            f"{spec.latent_size}. Leave latent_size out, or use decoder='mlp'."
+        )
+    return num_channels
+
+
+def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
+    """Check the data against the configuration and read off what the model's defaults depend on."""
+    series = as_list(data)
+    check_training_data(series)
+    first = series[0]
+    kinds = _kinds(spec, first.channels)
+    check_fits(kinds, series)
+    scaling = Scaling.fit(series, np.array([kind in STANDARDISED for kind in kinds]))
+    steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in series])
+    seen = np.maximum(sum(item.mask.sum(axis=0) for item in series), 1)
+    return DataSummary(
+        channels=first.channels,
+        units=first.units,
+        input_names=first.input_names,
+        time_unit=first.time_unit,
+        frame_shape=first.frame_shape,
+        kinds=kinds,
+        latent_size=_latent_size(spec, len(first.channels)),
+        partition_size=clip_partition_size(spec.partition_size, series),
+        scaling=scaling,
+        span=max(item.times[-1] - scaling.origin for item in series) / scaling.time_scale,
+        typical_step=float(np.median(steps)) / scaling.time_scale,
+        noise=tuple(noise_level(series, scaling.scale).tolist()),
+        means=tuple((sum(item.values.sum(axis=0) for item in series) / seen).tolist()),
+    )
+
+
+def _variance(spec: LatentSDE, summary: DataSummary, columns: np.ndarray) -> Parameter:
+    start = np.array(summary.noise)[columns] ** 2
+    if spec.noise == "posterior":
+        return LogNormal(np.full(len(columns), 0.1), 3.0, start=start, start_spread=0.1)
+    if spec.noise == "learned":
+        return Learned(start)
+    return Known((float(spec.noise) / summary.scaling.scale[columns]) ** 2)
+
+
+def _likelihood(spec: LatentSDE, summary: DataSummary) -> Likelihood:
+    parts, channels = [], []
+    for kind in dict.fromkeys(summary.kinds):
+        columns = np.flatnonzero(np.array(summary.kinds) == kind)
+        if kind in STANDARDISED:
+            variance = _variance(spec, summary, columns)
+            parts.append(Gaussian(variance) if kind == "gaussian" else StudentT(variance, len(columns)))
+        else:
+            parts.append(Bernoulli() if kind == "bernoulli" else Poisson())
+        channels.append(tuple(columns.tolist()))
+    return parts[0] if len(parts) == 1 else ByChannel(tuple(parts), tuple(channels))
+
+
+def _output_start(summary: DataSummary) -> np.ndarray:
+    """Where the decoder's outputs start: at the channel's mean, through the likelihood's link."""
+    mean = np.array(summary.means)
+    probability = np.clip(mean, 1e-2, 1 - 1e-2)
+    starts = {"bernoulli": np.log(probability / (1 - probability)), "poisson": np.log(np.maximum(mean, 1e-2))}
+    return np.stack([np.asarray(starts.get(kind, 0 * mean))[i] for i, kind in enumerate(summary.kinds)])
+
+
+def _decoder(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Callable[[Array], Array]:
+    kind = spec.decoder or ("conv" if summary.frame_shape else "mlp")
+    if not isinstance(kind, str):
+        return kind
+    if kind == "identity":
+        return Identity()
+    if kind == "conv":
+        if summary.frame_shape is None:
+            raise ValueError("decoder='conv' needs frames; the values are flat rows. Pass values of shape (n, height, width).")
+        return ConvDecoder(summary.latent_size, summary.frame_shape, spec.activation, key=key)
+    sizes = (summary.latent_size, *spec.decoder_sizes, len(summary.channels))
+    net = MLP(sizes, spec.activation, key=key)
+    return eqx.tree_at(lambda n: n.layers[-1].bias, net, replace_fn=lambda bias: bias + _output_start(summary))
+
+
+def _drift(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Any:
+    if isinstance(spec.drift, eqx.Module):
+        return spec.drift
+    scaling = summary.scaling
+    if callable(spec.drift):
+        own = spec.decoder == "identity"  # then z is x, and the user's drift sees it in the user's units
+        units = Units(
+            scaling.origin,
+            scaling.time_scale,
+            scaling.shift if own else np.zeros(summary.latent_size),
+            scaling.scale if own else np.ones(summary.latent_size),
+            scaling.input_shift,
+            scaling.input_scale,
+        )
+        return ParametricDrift(spec.drift, spec.parameters or {}, units)
+    return NeuralDrift(
+        summary.latent_size,
+        len(summary.input_names),
+        hidden_sizes=spec.drift_sizes,
+        activation=spec.activation,
+        span=summary.span if spec.time_dependent else None,
+        key=key,
+    )
+
+
+def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
+    """The untrained module for a configuration and the data it is meant for."""
+    encoder, kernel, drift, diffusion, decoder = jax.random.split(key, 5)
+    start_variance = float(np.median(summary.noise)) ** 2
+    if isinstance(spec.encoder, str):
+        network = WindowEncoder(
+            len(summary.channels),
+            summary.latent_size,
+            lookahead=spec.lookahead,
+            hidden_sizes=spec.encoder_sizes,
+            activation=spec.activation,
+            frame_shape=summary.frame_shape,
+            residual=spec.decoder == "identity",
+            start_variance=start_variance,
+            typical_step=summary.typical_step,
+            key=encoder,
+        )
+    else:
+        network = spec.encoder
+    median, spread = spec.diffusion_prior
+    level = LogNormal(np.full(summary.latent_size, median), spread, start=spec.diffusion_start, start_spread=0.1)
+    return Model(
+        encoder=network,
+        kernel=DeepKernel(
+            hidden_sizes=spec.kernel_sizes,
+            activation=spec.activation,
+            lengthscale=spec.lengthscale,
+            noise=max(start_variance, 1e-4) if spec.interpolation_noise is None else spec.interpolation_noise,
+            key=kernel,
+        ),
+        drift=_drift(spec, summary, drift),
+        diffusion=Diffusion(
+            level,
+            summary.latent_size,
+            span=summary.span if spec.diffusion == "time-dependent" else None,
+            key=diffusion,
+        ),
+        initial=InitialState(summary.latent_size),
+        decoder=_decoder(spec, summary, decoder),
+        likelihood=_likelihood(spec, summary),
+        rotation=spec.rotation,
+        lookahead_dropout=spec.lookahead_dropout,
+    )

@@ -1,0 +1,86 @@
+"""From windows to the number that is minimised: the whole data's bound, estimated from b of its P windows.
+
+    loss = −[ (P/b) Σ_windows (log_likelihood − w (path_kl + initial_kl)) − w parameter_kl ] / (observed entries)
+
+Unbiased for any b. Division by the number of observed entries makes learning rates and clipping independent of how much
+data there is; the terms it reports are nats of the whole data.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .elbo import elbo
+from .model import Model
+from .posterior import join_kl
+from .windows import Window
+
+
+def at(windows: Window, index: Int[Array, " batch"]) -> Window:
+    """Some of the stacked windows."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], windows)
+
+
+def observed_entries(windows: Window) -> Float[Array, ""]:
+    """The number of entries that are scored in some window: each observed entry of the data once."""
+    return jnp.sum(jnp.asarray(windows.mask) & jnp.asarray(windows.scored)[..., None]).astype(windows.times.dtype)
+
+
+def joins(model: Model, windows: Window, index: Int[Array, " batch"]) -> Float[Array, " batch"]:
+    """The posterior's jump (KL in nats) at the end of each chosen window; 0 where its series ends."""
+    count = len(windows.first)
+    after = jnp.minimum(index + 1, count - 1)
+    joined = (index + 1 < count) & ~jnp.asarray(windows.first)[after]
+
+    def jump(window: Window, following: Window) -> Array:
+        return join_kl(model.posterior(window), model.posterior(following), window)
+
+    return jnp.where(joined, jax.vmap(jump)(at(windows, index), at(windows, after)), 0)
+
+
+class Objective(eqx.Module):
+    """The loss of a model on stacked windows at a step; a value to be compiled once, hence all fields static.
+
+    The KL weight rises linearly from 0 to `kl_weight` over `kl_ramp` steps. `join_penalty` times the jump of the
+    posterior at the joins is added on request.
+    """
+
+    batch_size: int = eqx.field(static=True, default=1)
+    num_draws: int = eqx.field(static=True, default=10)
+    num_times: int = eqx.field(static=True, default=10)
+    kl_weight: float = eqx.field(static=True, default=1.0)
+    kl_ramp: int = eqx.field(static=True, default=0)
+    join_penalty: float = eqx.field(static=True, default=0.0)
+
+    def weight(self, step: Int[Array, ""]) -> Float[Array, ""]:
+        """The KL weight at a step."""
+        return self.kl_weight * jnp.clip((step + 1) / max(self.kl_ramp, 1), 0.0, 1.0)
+
+    def __call__(
+        self, model: Model, windows: Window, step: Int[Array, ""], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+        choose, estimate = jax.random.split(key)
+        total = len(windows.first)
+        batch = min(self.batch_size, total)
+        index = jax.random.randint(choose, (batch,), 0, total) if batch < total else jnp.arange(total)
+
+        def terms_of(window: Window, k: PRNGKeyArray):
+            return elbo(model, window, num_draws=self.num_draws, num_times=self.num_times, key=k)
+
+        per_window = jax.vmap(terms_of)(at(windows, index), jax.random.split(estimate, batch))
+        scale = total / batch
+        terms = {
+            "log_likelihood": scale * jnp.sum(per_window.log_likelihood),
+            "path_kl": scale * jnp.sum(per_window.path_kl),
+            "initial_kl": scale * jnp.sum(per_window.initial_kl),
+            "parameter_kl": per_window.parameter_kl[0],
+        }
+        kl = terms["path_kl"] + terms["initial_kl"] + terms["parameter_kl"]
+        bound = terms["log_likelihood"] - self.weight(step) * kl
+        if self.join_penalty > 0:
+            terms["join_kl"] = scale * jnp.sum(joins(model, windows, index))
+            bound = bound - self.join_penalty * terms["join_kl"]
+        return -bound / observed_entries(windows), terms

@@ -1,0 +1,137 @@
+"""Uncertain parameters: a prior, a variational posterior of the same family, reparametrised draws and the KL.
+
+    KL(q ‖ p) = Σ log σ̃ − log σ − ½ + (σ² + (μ − μ̃)²) / 2σ̃²      (Normal in θ; LogNormal is Normal in log θ)
+
+`Known` and `Learned` are the two degenerate cases (a constant, a point estimate), so that whoever needs a parameter asks
+for `sample`, `kl` and `quantile` whatever it is.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+
+class Parameter(Protocol):
+    """What every parameter can do."""
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]: ...
+
+    def kl(self) -> Float[Array, ""]: ...
+
+    def quantile(self, probability: float) -> Float[Array, "..."]: ...
+
+
+class Normal(eqx.Module):
+    """A real parameter, posterior N(μ, σ²) against a prior N(μ̃, σ̃²).
+
+    **Arguments:** the prior's `mean` and `std`; where the posterior starts (default: at the prior's mean, with a tenth
+    of its standard deviation).
+    """
+
+    mean: Float[Array, "..."]
+    log_std: Float[Array, "..."]
+    prior_mean: Float[Array, "..."]
+    prior_std: Float[Array, "..."]
+
+    def __init__(
+        self, mean: ArrayLike, std: ArrayLike, *, start: ArrayLike | None = None, start_std: ArrayLike | None = None
+    ):
+        prior_mean, prior_std = jnp.broadcast_arrays(jnp.asarray(mean, float), jnp.asarray(std, float))
+        self.prior_mean, self.prior_std = prior_mean, prior_std
+        self.mean = jnp.broadcast_to(jnp.asarray(mean if start is None else start, float), prior_mean.shape)
+        spread = 0.1 * prior_std if start_std is None else start_std
+        self.log_std = jnp.broadcast_to(jnp.log(jnp.asarray(spread, float)), prior_mean.shape)
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        prior_mean, prior_std = jax.lax.stop_gradient((self.prior_mean, self.prior_std))
+        distance = (jnp.exp(2 * self.log_std) + (self.mean - prior_mean) ** 2) / (2 * prior_std**2)
+        return jnp.sum(jnp.log(prior_std) - self.log_std - 0.5 + distance)
+
+    def quantile(self, probability: float) -> Float[Array, "..."]:
+        return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
+
+    def prior_quantile(self, probability: float) -> Float[Array, "..."]:
+        return self.prior_mean + self.prior_std * jax.scipy.stats.norm.ppf(probability)
+
+
+class LogNormal(eqx.Module):
+    """A positive parameter:  log θ ~ N(μ, σ²), against a prior of the same form.
+
+    **Arguments:** the prior's `median`, and `spread`, the standard deviation of log θ; where the posterior starts
+    (default: at the prior's median, with a tenth of its spread).
+
+    !!! example
+
+        >>> import arcta
+        >>> float(arcta.LogNormal(median=10.0, spread=1.0, start=10.0, start_spread=1.0).kl())
+        0.0
+    """
+
+    log: Normal
+
+    def __init__(
+        self,
+        median: ArrayLike,
+        spread: ArrayLike,
+        *,
+        start: ArrayLike | None = None,
+        start_spread: ArrayLike | None = None,
+    ):
+        log_start = None if start is None else jnp.log(jnp.asarray(start, float))
+        self.log = Normal(jnp.log(jnp.asarray(median, float)), spread, start=log_start, start_std=start_spread)
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+        return jnp.exp(self.log.sample(key=key))
+
+    def kl(self) -> Float[Array, ""]:
+        return self.log.kl()
+
+    def quantile(self, probability: float) -> Float[Array, "..."]:
+        return jnp.exp(self.log.quantile(probability))
+
+    def prior_quantile(self, probability: float) -> Float[Array, "..."]:
+        return jnp.exp(self.log.prior_quantile(probability))
+
+
+class Known(eqx.Module):
+    """A constant: never trained, no KL."""
+
+    value: Float[Array, "..."]
+
+    def __init__(self, value: ArrayLike):
+        self.value = jnp.asarray(value, float)
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+        return jax.lax.stop_gradient(self.value)
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+    def quantile(self, probability: float) -> Float[Array, "..."]:
+        return self.value
+
+
+class Learned(eqx.Module):
+    """A positive point estimate exp(log_value), no KL."""
+
+    log_value: Float[Array, "..."]
+
+    def __init__(self, start: ArrayLike):
+        self.log_value = jnp.log(jnp.asarray(start, float))
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+        return jnp.exp(self.log_value)
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+    def quantile(self, probability: float) -> Float[Array, "..."]:
+        return jnp.exp(self.log_value)

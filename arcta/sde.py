@@ -1,0 +1,148 @@
+"""The prior dynamics:  z(0) ~ N(μ₀, σ₀²),   dz = f(t, z, u) dt + √q(t) dβ,  q diagonal.
+
+A drift is any module with `__call__(t, z, u, parameters)`, `draw(key=…)` and `kl()`; `parameters` is what `draw` gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .nn import MLP
+from .prior import LogNormal, Parameter
+
+
+def interpolate_inputs(
+    t: Float[Array, ""], times: Float[Array, " knots"], inputs: Float[Array, "knots inputs"]
+) -> Float[Array, " inputs"]:
+    """u(t), linear between the knots and held constant beyond them."""
+    if inputs.shape[1] == 0:
+        return jnp.zeros((0,), inputs.dtype)
+    return jax.vmap(lambda column: jnp.interp(t, times, column), in_axes=1)(inputs)
+
+
+class NeuralDrift(eqx.Module):
+    """f(t, z, u) = net([z, u]), or net([z, u, t/span]) when time-dependent."""
+
+    net: MLP
+    span: float | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        latent_size: int,
+        num_inputs: int = 0,
+        *,
+        hidden_sizes: tuple[int, ...] = (64, 64),
+        activation: str = "silu",
+        span: float | None = None,
+        key: PRNGKeyArray,
+    ):
+        in_size = latent_size + num_inputs + (span is not None)
+        self.net = MLP((in_size, *hidden_sizes, latent_size), activation, key=key)
+        self.span = span
+
+    def __call__(
+        self, t: Float[Array, ""], z: Float[Array, " latent"], u: Float[Array, " inputs"], parameters: Mapping[str, Array]
+    ) -> Float[Array, " latent"]:
+        time = () if self.span is None else (jnp.asarray(t / self.span, z.dtype)[None],)
+        return self.net(jnp.concatenate([z, u, *time]))
+
+    def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
+        return {}
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+
+class Units(NamedTuple):
+    """How the model's t, z and u read in the user's units:  user = shift + scale · model."""
+
+    origin: float = 0.0
+    time_scale: float = 1.0
+    shift: Any = 0.0
+    scale: Any = 1.0
+    input_shift: Any = 0.0
+    input_scale: Any = 1.0
+
+
+class ParametricDrift(eqx.Module):
+    """A user's own `function(t, z, p, u)` in the user's units; `p` maps each parameter's name to its value.
+
+    The change of units is chained through:  f̃ = (time_scale/scale) · f(origin + time_scale t, shift + scale z, p, u).
+    """
+
+    parameters: dict[str, Parameter]
+    function: Callable[..., Any] = eqx.field(static=True)
+    units: Units
+
+    def __init__(self, function: Callable[..., Any], parameters: Mapping[str, Parameter], units: Units = Units()):
+        self.function, self.parameters, self.units = function, dict(parameters), units
+
+    def __call__(
+        self, t: Float[Array, ""], z: Float[Array, " latent"], u: Float[Array, " inputs"], parameters: Mapping[str, Array]
+    ) -> Float[Array, " latent"]:
+        units = jax.lax.stop_gradient(jax.tree.map(lambda x: jnp.asarray(x, z.dtype), self.units))
+        state = units.shift + units.scale * z
+        rate = self.function(
+            units.origin + units.time_scale * t, state, parameters, units.input_shift + units.input_scale * u
+        )
+        return jnp.stack([jnp.asarray(part) for part in rate]) * (units.time_scale / units.scale)
+
+    def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
+        keys = jax.random.split(key, max(len(self.parameters), 1))
+        return {name: item.sample(key=k) for (name, item), k in zip(self.parameters.items(), keys)}
+
+    def kl(self) -> Float[Array, ""]:
+        return sum((item.kl() for item in self.parameters.values()), start=jnp.zeros(()))
+
+
+class Diffusion(eqx.Module):
+    """q(t) = θ, or θ · exp(net(t/span)) when time-dependent; θ positive, one per latent axis."""
+
+    level: Parameter
+    net: MLP | None
+    span: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        level: Parameter | None = None,
+        latent_size: int = 1,
+        *,
+        span: float | None = None,
+        hidden_sizes: tuple[int, ...] = (16,),
+        key: PRNGKeyArray,
+    ):
+        self.level = LogNormal(jnp.full(latent_size, 0.1), 3.0, start=1e-2) if level is None else level
+        time_dependent = span is not None
+        self.net = MLP((1, *hidden_sizes, latent_size), "tanh", zero_last=True, key=key) if time_dependent else None
+        self.span = span if span is not None else 1.0
+
+    def __call__(self, t: Float[Array, ""], level: Float[Array, " latent"]) -> Float[Array, " latent"]:
+        if self.net is None:
+            return level
+        return level * jnp.exp(self.net(jnp.asarray(t / self.span, level.dtype)[None]))
+
+    def draw(self, *, key: PRNGKeyArray) -> Float[Array, " latent"]:
+        return self.level.sample(key=key)
+
+    def kl(self) -> Float[Array, ""]:
+        return self.level.kl()
+
+
+class InitialState(eqx.Module):
+    """p(z(0)) = N(mean, exp(log_variance)), learned; it is what unconditional samples start from."""
+
+    mean: Float[Array, " latent"]
+    log_variance: Float[Array, " latent"]
+
+    def __init__(self, latent_size: int):
+        self.mean, self.log_variance = jnp.zeros(latent_size), jnp.zeros(latent_size)
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, " latent"]:
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        return self.mean + jnp.exp(0.5 * self.log_variance) * noise

@@ -1,0 +1,294 @@
+"""One compiled training loop, generic in the loss; around it logging, validation, early stopping and the progress bar.
+
+    loss(model, data, step, key=…) → (scalar, {term: scalar})
+
+Steps run inside one `while_loop`, so any number of them costs one call and one compilation. Randomness is a function of
+(key, step) alone: where a run was cut into calls, or stopped and resumed, does not change a bit of it. A step whose
+numbers are not finite is not taken: the loop stops before it and says which number it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int, PRNGKeyArray
+
+Row = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """How to train. The loss sees `batch_size` windows a step, `num_draws` × `num_times` drift values in each.
+
+    **Arguments:**
+
+    - `steps`, `learning_rate`: of Adam; `schedule`: `"cosine"` (to zero at the last step) or `"exponential"`
+      (× 0.9 every 1000 steps, as the paper has it).
+    - `clip`: the largest gradient norm (of the loss per observed entry).
+    - `kl_weight`: 1 is the true bound; `kl_ramp`: the fraction of steps over which it rises from 0.
+    - `join_penalty`: weight of the posterior's jump between windows.
+    - `log_every`, `validate_every`, `checkpoint_every`: in steps.
+    - `patience`: stop after so many validations without a new best; `select`: keep the `"last"` or the `"best"` model.
+    """
+
+    steps: int = 2000
+    batch_size: int = 1
+    num_draws: int = 4
+    num_times: int = 16
+    learning_rate: float = 5e-3
+    schedule: Literal["cosine", "exponential"] = "cosine"
+    clip: float = 10.0
+    kl_weight: float = 1.0
+    kl_ramp: float = 0.25
+    join_penalty: float = 0.0
+    log_every: int = 50
+    validate_every: int = 250
+    checkpoint_every: int = 500
+    patience: int | None = None
+    select: Literal["last", "best"] = "last"
+
+    def __post_init__(self) -> None:
+        whole = ("steps", "batch_size", "num_draws", "num_times", "log_every", "validate_every", "checkpoint_every")
+        for name in whole:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}. Leave it out for a default.")
+        for name, ok, wanted in (
+            ("learning_rate", self.learning_rate > 0, "positive"),
+            ("clip", self.clip > 0, "positive"),
+            ("kl_weight", self.kl_weight >= 0, "0 or more"),
+            ("kl_ramp", 0 <= self.kl_ramp <= 1, "a fraction of the steps between 0 and 1"),
+            ("join_penalty", self.join_penalty >= 0, "0 or more"),
+            ("patience", self.patience is None or self.patience >= 1, "at least 1"),
+            ("schedule", self.schedule in ("cosine", "exponential"), "'cosine' or 'exponential'"),
+            ("select", self.select in ("last", "best"), "'last' or 'best'"),
+        ):
+            if not ok:
+                raise ValueError(f"{name} must be {wanted}; got {getattr(self, name)!r}. Leave it out for a default.")
+
+    def optimiser(self) -> optax.GradientTransformation:
+        if self.schedule == "cosine":
+            rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
+        else:
+            rate = optax.exponential_decay(self.learning_rate, 1000, 0.9)
+        return optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(rate))
+
+
+class State(eqx.Module):
+    """All that the next step depends on."""
+
+    model: Any
+    optimiser: Any
+    step: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+class TrainingDiverged(RuntimeError):
+    """A loss term or the gradient stopped being finite. `state` is the last good one."""
+
+    def __init__(self, message: str, state: State):
+        super().__init__(message)
+        self.state = state
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best model by validation, its score, and how many validations came after it."""
+
+    model: Any = None
+    score: float = math.inf
+    since: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What training leaves: the last state, the best model by validation, and how and how long it ran."""
+
+    state: State
+    best: Best
+    history: list[Row]
+    stopped: Literal["finished", "early", "interrupted"]
+    compile_seconds: float
+    seconds: float
+
+
+def start(model: Any, training: Training, *, key: PRNGKeyArray) -> State:
+    """The state before the first step; weak types are made strong, or the second call would compile once more."""
+    model = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype) if eqx.is_array(leaf) else leaf, model)
+    parameters = eqx.filter(model, eqx.is_inexact_array)
+    return State(model, training.optimiser().init(parameters), jnp.zeros((), jnp.int32), key)
+
+
+@eqx.filter_jit
+def advance(
+    loss: Callable[..., Any], training: Hashable, state: State, data: Any, stop: Int[Array, ""]
+) -> tuple[State, dict[str, Array], dict[str, Array]]:
+    """Run to step `stop`, or to the first step that is not finite.
+
+    **Returns:** the state, the mean of each term over the steps taken, and the terms of the last step tried.
+    """
+    optimiser = training.optimiser()  # pyright: ignore[reportAttributeAccessIssue]
+    parameters, static = eqx.partition(state.model, eqx.is_inexact_array)
+
+    def gradient(parameters: Any, step: Array) -> tuple[Any, dict[str, Array]]:
+        def value(parameters: Any) -> tuple[Array, dict[str, Array]]:
+            return loss(eqx.combine(parameters, static), data, step, key=jax.random.fold_in(state.key, step))
+
+        (total, terms), slope = jax.value_and_grad(value, has_aux=True)(parameters)
+        return slope, {**terms, "loss": total, "gradient_norm": optax.global_norm(slope)}
+
+    def body(carry: Any) -> Any:
+        parameters, moments, step, sums, _, _ = carry
+        slope, terms = gradient(parameters, step)
+        finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
+        updates, new_moments = optimiser.update(slope, moments, parameters)
+        new = (optax.apply_updates(parameters, updates), new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
+        kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (parameters, moments, step, sums))
+        return (*kept, terms, finite)
+
+    terms = jax.eval_shape(lambda: gradient(parameters, state.step)[1])
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), terms)
+    carry = (parameters, state.optimiser, state.step, zeros, zeros, jnp.array(True))
+    parameters, moments, step, sums, last, _ = jax.lax.while_loop(lambda c: (c[2] < stop) & c[5], body, carry)
+    taken = jnp.maximum(step - state.step, 1)
+    means = jax.tree.map(lambda total: total / taken, sums)
+    return State(eqx.combine(parameters, static), moments, step, state.key), means, last
+
+
+def _diagnosis(step: int, terms: Row, history: list[Row]) -> str:
+    bad = [name for name, value in terms.items() if not math.isfinite(value) and name not in ("loss", "gradient_norm")]
+    what = " and ".join(bad) if bad else "the gradient (all terms are finite)"
+    before = f"; the mean loss before was {history[-1]['loss']:.4g}" if history else ""
+    return (
+        f"training stopped at step {step}: {what} is not finite{before}. The state after step {step - 1} is kept. "
+        "Try a smaller learning_rate, a smaller clip, or a longer kl_ramp."
+    )
+
+
+def _line(row: Row) -> str:
+    names = ("loss", "log_likelihood", "path_kl", "initial_kl", "parameter_kl", "join_kl", "validation")
+    return "  ".join(f"{name} {row[name]:.4g}" for name in names if name in row)
+
+
+class _Progress:
+    """A rich bar on a terminal, a plain line now and then elsewhere, nothing when not wanted."""
+
+    def __init__(self, total: int, first: int, show: bool):
+        self.total, self.first, self.began, self.bar, self.task = total, first, time.perf_counter(), None, None
+        self.show, self.printed = show, 0.0
+        if show and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (MofNCompleteColumn(), BarColumn(24), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+            self.bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True))
+            self.task = self.bar.add_task("compiling", total=total, completed=first, rate="")
+            self.bar.start()
+        elif show:
+            print(f"arcta: compiling, then {total - first} steps", file=sys.stderr, flush=True)
+
+    def compiled(self) -> None:
+        self.began = time.perf_counter()
+
+    def update(self, step: int, row: Row) -> None:
+        seconds = time.perf_counter() - self.began
+        rate = (step - self.first) / max(seconds, 1e-9)
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=step, description=_line(row), rate=f"{rate:.0f} steps/s")
+        elif self.show and (seconds - self.printed > 2.0 or step == self.total):
+            self.printed = seconds
+            left = (self.total - step) / max(rate, 1e-9)
+            print(
+                f"step {step}/{self.total}  {_line(row)}  {rate:.0f} steps/s  {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def _next_stop(step: int, training: Training) -> int:
+    every = (training.log_every, training.validate_every, training.checkpoint_every)
+    return min(training.steps, *((step // n + 1) * n for n in every))
+
+
+def train(
+    loss: Callable[..., Any],
+    state: State,
+    data: Any,
+    training: Training,
+    *,
+    measure: Callable[[Any, int], Row] | None = None,
+    validate: Callable[[Any], float] | None = None,
+    best: Best = Best(),
+    on_row: Callable[[Row], None] | None = None,
+    on_checkpoint: Callable[[State, Best], None] | None = None,
+    progress: bool = True,
+) -> Outcome:
+    """Take the steps from `state.step` to `training.steps`.
+
+    **Arguments:**
+
+    - `loss`: see the module's docstring; compared by value, so that equal losses share one compilation.
+    - `measure(model, step)`: further numbers for a log row; `validate(model)`: a score, lower is better.
+    - `best`: the best model so far, when resuming.
+    - `on_row`, `on_checkpoint`: called with every log row, and with the state and the best model. On Ctrl-C a last
+      checkpoint is made and what was reached is returned; when training diverges one is made before the error.
+    """
+    history: list[Row] = []
+    stopped: Literal["finished", "early", "interrupted"] = "finished"
+    compile_seconds = seconds = 0.0
+    bar = _Progress(training.steps, int(state.step), progress)
+
+    def checkpoint() -> None:
+        if on_checkpoint is not None:
+            on_checkpoint(state, best)
+
+    began = time.perf_counter()
+    try:
+        jax.block_until_ready(advance(loss, training, state, data, state.step)[1])  # no step: compiles
+        compile_seconds = time.perf_counter() - began
+        bar.compiled()
+        while int(state.step) < training.steps:
+            target = _next_stop(int(state.step), training)
+            clock = time.perf_counter()
+            state, means, last = jax.block_until_ready(advance(loss, training, state, data, jnp.array(target, jnp.int32)))
+            seconds += time.perf_counter() - clock
+            step = int(state.step)
+            if step < target:
+                raise TrainingDiverged(_diagnosis(step + 1, {k: float(v) for k, v in last.items()}, history), state)
+            row: Row = {"step": step, "seconds": seconds, **{name: float(value) for name, value in means.items()}}
+            if measure is not None:
+                row |= measure(state.model, step)
+            if validate is not None and (step % training.validate_every == 0 or step == training.steps):
+                row["validation"] = validate(state.model)
+                better = row["validation"] < best.score
+                best = Best(state.model, row["validation"]) if better else dataclasses.replace(best, since=best.since + 1)
+            history.append(row)
+            if on_row is not None:
+                on_row(row)
+            bar.update(step, row)
+            if step % training.checkpoint_every == 0:
+                checkpoint()
+            if training.patience is not None and best.since >= training.patience:
+                stopped = "early"
+                break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    except TrainingDiverged:
+        checkpoint()
+        raise
+    finally:
+        bar.close()
+    checkpoint()
+    return Outcome(state, best, history, stopped, compile_seconds, seconds)

@@ -1,0 +1,150 @@
+"""Partitions of a series as fixed-shape windows: the one place where ragged, irregular data becomes arrays and masks.
+
+A series of N observed rows is cut into partitions of M. Partition j covers [t_1^(j), t_1^(j+1)], up to the FIRST row of
+the next one, so that no stretch of time is lost. Its window has M + 1 + K rows:
+
+    rows 0 … M−1   scored observations (their likelihood counts here and nowhere else)
+    row  M         the first row of the next partition: encoded as a node, not scored here
+    rows M+1 …     the K look-ahead rows which the encoding of row M needs, so that neighbours encode it alike
+
+The last partition ends at the last observation. One observation left over is scored by the partition before it.
+Rows in which every channel is missing carry no information and are left out; known inputs keep a grid of their own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .scaling import Scaling
+from .series import Series
+
+_Array = Array | np.ndarray
+
+
+class Window(eqx.Module):
+    """One partition in the model's units, unbatched; padding rows have a false mask and change nothing.
+
+    `times` are relative to `start`, so that float32 resolves them however long the series is.
+    """
+
+    start: Float[_Array, ""]
+    end: Float[_Array, ""]
+    spacing: Float[_Array, ""]
+    first: Bool[_Array, ""]
+    times: Float[_Array, " rows"]
+    values: Float[_Array, "rows channels"]
+    mask: Bool[_Array, "rows channels"]
+    node: Bool[_Array, " rows"]
+    scored: Bool[_Array, " rows"]
+    input_times: Float[_Array, " knots"]
+    inputs: Float[_Array, "knots inputs"]
+    lookahead: int = eqx.field(static=True)
+
+
+def partition_starts(num_rows: int, size: int) -> np.ndarray:
+    """First rows of the partitions; a last one shorter than two rows is merged into its neighbour."""
+    starts = np.arange(0, num_rows, size)
+    return starts[:-1] if len(starts) > 1 and num_rows - starts[-1] < 2 else starts
+
+
+def _knots(series: Series, scaling: Scaling, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each window, the input knots that cover it, padded by repeats of the last (times go on increasing)."""
+    if not series.input_names:
+        return np.zeros((len(starts), 0)), np.zeros((len(starts), 0, 0))
+    low = np.searchsorted(series.times, starts, side="right") - 1
+    high = np.searchsorted(series.times, stops, side="left")
+    width = int((high - low).max()) + 1
+    index = low[:, None] + np.arange(width)
+    kept = np.minimum(index, high[:, None])
+    beyond = (index - kept) * scaling.time_scale
+    times = (series.times[kept] + beyond - starts[:, None]) / scaling.time_scale
+    return times, scaling.known_inputs(series.inputs)[kept]
+
+
+def partition(series: Series, scaling: Scaling, *, size: int, lookahead: int) -> Window:
+    """All windows of one series, stacked along a leading axis, in order of time.
+
+    **Arguments:**
+
+    - `series`: in the user's units; `scaling` takes it to the model's.
+    - `size`: M, the scored observations in a window.
+    - `lookahead`: K, the observations after a node that its encoding sees.
+    """
+    observed = series.mask.any(axis=1)
+    t, x, seen = series.times[observed], series.values[observed], series.mask[observed]
+    n = len(t)
+    begin = partition_starts(n, size)
+    after = np.append(begin[1:], n)  # first row that this partition does not score
+    last_node = np.minimum(after, n - 1)
+    row = begin[:, None] + np.arange(size + 1 + lookahead)
+    valid = row < n
+    kept = np.minimum(row, n - 1)
+    seconds = t[kept] - t[begin][:, None] + (row - kept) * scaling.time_scale
+    spacing = [np.median(np.diff(t[a : b + 1])) if b > a else scaling.time_scale for a, b in zip(begin, last_node, strict=True)]
+    input_times, inputs = _knots(series, scaling, t[begin], t[last_node])
+    mask = seen[kept] & valid[..., None]
+    dtype = jax.dtypes.canonicalize_dtype(np.float64)
+    return Window(
+        start=scaling.times(t[begin]).astype(dtype),
+        end=((t[last_node] - t[begin]) / scaling.time_scale).astype(dtype),
+        spacing=(np.array(spacing) / scaling.time_scale).astype(dtype),
+        first=begin == 0,
+        times=(seconds / scaling.time_scale).astype(dtype),
+        values=np.where(mask, scaling.values(x[kept]), 0.0).astype(dtype),
+        mask=mask,
+        node=valid & (row <= last_node[:, None]),
+        scored=valid & (row < after[:, None]),
+        input_times=input_times.astype(dtype),
+        inputs=inputs.astype(dtype),
+        lookahead=lookahead,
+    )
+
+
+def _widen(window: Window, knots: int) -> Window:
+    """Pad the input knots of stacked windows to a common number."""
+    missing = knots - window.input_times.shape[1]
+    if missing == 0 or window.inputs.shape[-1] == 0:
+        return window
+    later = window.input_times[:, -1:] + np.arange(1, missing + 1, dtype=window.times.dtype)
+    held = np.repeat(window.inputs[:, -1:], missing, axis=1)
+    return eqx.tree_at(
+        lambda w: (w.input_times, w.inputs),
+        window,
+        (np.concatenate([window.input_times, later], axis=1), np.concatenate([window.inputs, held], axis=1)),
+    )
+
+
+def windows_of(data: Sequence[Series], scaling: Scaling, *, size: int, lookahead: int) -> Window:
+    """The windows of all series, stacked along one leading axis: series by series, in order of time."""
+    parts = [partition(item, scaling, size=size, lookahead=lookahead) for item in data]
+    knots = max(part.input_times.shape[1] for part in parts)
+    parts = [_widen(part, knots) for part in parts]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def clip_partition_size(size: int, data: Sequence[Series]) -> int:
+    """`size`, but no longer than the longest series, with a warning where that changes it."""
+    longest = max(int(item.mask.any(axis=1).sum()) for item in data)
+    if size > longest:
+        warnings.warn(
+            f"partition_size {size} is beyond the longest series ({longest} observations); clipped to {longest}.",
+            stacklevel=3,
+        )
+    return max(min(size, longest), 2)
+
+
+def last_window(series: Series, scaling: Scaling, *, size: int, lookahead: int) -> Window:
+    """One window over the last observations of a series, unbatched: where a forecast starts from.
+
+    It holds up to `size` + 1 nodes and ends at the last observation, so its nodes are masked at the edge just as those
+    at the end of a training series are.
+    """
+    rows = np.flatnonzero(series.mask.any(axis=1))[-(size + 1) :]
+    tail = partition(series.at_rows(slice(rows[0], None)), scaling, size=size + 1, lookahead=lookahead)
+    return jax.tree.map(lambda leaf: leaf[0], tail)
