@@ -13,7 +13,7 @@ Every likelihood has `draw` (its uncertain parameters), `log_density`, `mean`, `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -28,6 +28,7 @@ LIKELIHOODS = ("gaussian", "student-t", "bernoulli", "poisson")
 STANDARDISED = ("gaussian", "student-t")
 
 
+@runtime_checkable
 class Likelihood(Protocol):
     """What every likelihood can do; `draw` gives the parameters that the others take."""
 

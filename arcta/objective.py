@@ -19,8 +19,8 @@ from .posterior import join_kl
 from .windows import Window
 
 
-def at(windows: Window, index: Int[Array, " batch"]) -> Window:
-    """Some of the stacked windows."""
+def at(windows: Window, index: Int[Array, "*batch"]) -> Window:
+    """Some of the stacked windows, or one."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], windows)
 
 

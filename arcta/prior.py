@@ -8,7 +8,7 @@ for `sample`, `kl` and `quantile` whatever it is.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 
+@runtime_checkable
 class Parameter(Protocol):
     """What every parameter can do."""
 

@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int, PRNGKeyArray
 
 Row = dict[str, float]
@@ -123,8 +124,8 @@ class Outcome:
 def start(model: Any, training: Training, *, key: PRNGKeyArray) -> State:
     """The state before the first step; weak types are made strong, or the second call would compile once more."""
     model = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype) if eqx.is_array(leaf) else leaf, model)
-    parameters = eqx.filter(model, eqx.is_inexact_array)
-    return State(model, training.optimiser().init(parameters), jnp.zeros((), jnp.int32), key)
+    flat, _ = ravel_pytree(eqx.filter(model, eqx.is_inexact_array))
+    return State(model, training.optimiser().init(flat), jnp.zeros((), jnp.int32), key)
 
 
 @eqx.filter_jit
@@ -137,30 +138,32 @@ def advance(
     """
     optimiser = training.optimiser()  # pyright: ignore[reportAttributeAccessIssue]
     parameters, static = eqx.partition(state.model, eqx.is_inexact_array)
+    # One flat vector: Adam on it is a handful of kernels, on the tree hundreds.
+    flat, unravel = ravel_pytree(parameters)
 
-    def gradient(parameters: Any, step: Array) -> tuple[Any, dict[str, Array]]:
-        def value(parameters: Any) -> tuple[Array, dict[str, Array]]:
-            return loss(eqx.combine(parameters, static), data, step, key=jax.random.fold_in(state.key, step))
+    def gradient(flat: Array, step: Array) -> tuple[Array, dict[str, Array]]:
+        def value(flat: Array) -> tuple[Array, dict[str, Array]]:
+            return loss(eqx.combine(unravel(flat), static), data, step, key=jax.random.fold_in(state.key, step))
 
-        (total, terms), slope = jax.value_and_grad(value, has_aux=True)(parameters)
-        return slope, {**terms, "loss": total, "gradient_norm": optax.global_norm(slope)}
+        (total, terms), slope = jax.value_and_grad(value, has_aux=True)(flat)
+        return slope, {**terms, "loss": total, "gradient_norm": jnp.linalg.norm(slope)}
 
     def body(carry: Any) -> Any:
-        parameters, moments, step, sums, _, _ = carry
-        slope, terms = gradient(parameters, step)
+        flat, moments, step, sums, _, _ = carry
+        slope, terms = gradient(flat, step)
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
-        updates, new_moments = optimiser.update(slope, moments, parameters)
-        new = (optax.apply_updates(parameters, updates), new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
-        kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (parameters, moments, step, sums))
+        updates, new_moments = optimiser.update(slope, moments, flat)
+        new = (flat + updates, new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
+        kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (flat, moments, step, sums))
         return (*kept, terms, finite)
 
-    terms = jax.eval_shape(lambda: gradient(parameters, state.step)[1])
+    terms = jax.eval_shape(lambda: gradient(flat, state.step)[1])
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), terms)
-    carry = (parameters, state.optimiser, state.step, zeros, zeros, jnp.array(True))
-    parameters, moments, step, sums, last, _ = jax.lax.while_loop(lambda c: (c[2] < stop) & c[5], body, carry)
+    carry = (flat, state.optimiser, state.step, zeros, zeros, jnp.array(True))
+    flat, moments, step, sums, last, _ = jax.lax.while_loop(lambda c: (c[2] < stop) & c[5], body, carry)
     taken = jnp.maximum(step - state.step, 1)
     means = jax.tree.map(lambda total: total / taken, sums)
-    return State(eqx.combine(parameters, static), moments, step, state.key), means, last
+    return State(eqx.combine(unravel(flat), static), moments, step, state.key), means, last
 
 
 def _diagnosis(step: int, terms: Row, history: list[Row]) -> str:

@@ -28,22 +28,22 @@ _Array = Array | np.ndarray
 
 
 class Window(eqx.Module):
-    """One partition in the model's units, unbatched; padding rows have a false mask and change nothing.
+    """One partition in the model's units, or several stacked; padding rows have a false mask and change nothing.
 
     `times` are relative to `start`, so that float32 resolves them however long the series is.
     """
 
-    start: Float[_Array, ""]
-    end: Float[_Array, ""]
-    spacing: Float[_Array, ""]
-    first: Bool[_Array, ""]
-    times: Float[_Array, " rows"]
-    values: Float[_Array, "rows channels"]
-    mask: Bool[_Array, "rows channels"]
-    node: Bool[_Array, " rows"]
-    scored: Bool[_Array, " rows"]
-    input_times: Float[_Array, " knots"]
-    inputs: Float[_Array, "knots inputs"]
+    start: Float[_Array, "*windows"]
+    end: Float[_Array, "*windows"]
+    spacing: Float[_Array, "*windows"]
+    first: Bool[_Array, "*windows"]
+    times: Float[_Array, "*windows rows"]
+    values: Float[_Array, "*windows rows channels"]
+    mask: Bool[_Array, "*windows rows channels"]
+    node: Bool[_Array, "*windows rows"]
+    scored: Bool[_Array, "*windows rows"]
+    input_times: Float[_Array, "*windows knots"]
+    inputs: Float[_Array, "*windows knots inputs"]
     lookahead: int = eqx.field(static=True)
 
 

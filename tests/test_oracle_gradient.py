@@ -1,0 +1,143 @@
+"""Oracle 2: the mean of the gradient estimator over keys against dense quadrature, within 4 standard errors.
+
+The data is awkward on purpose: two series, irregular times, a ragged last partition, missing channels.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import arcta
+from arcta.elbo import residual
+from arcta.likelihood import masked_log_density
+from arcta.model import Draw, build, summarise
+from arcta.objective import Objective, at, observed_entries
+from arcta.posterior import gaussian_kl
+from arcta.windows import windows_of
+
+
+def awkward(channels: int) -> list[arcta.Series]:
+    rng = np.random.default_rng(0)
+    series = []
+    for name, n in (("a", 11), ("b", 7)):
+        times = np.cumsum(rng.uniform(0.1, 1.0, n))
+        values = np.sin(times)[:, None] + 0.3 * rng.standard_normal((n, channels))
+        values[rng.random(values.shape) < 0.25] = np.nan
+        values[0] = 1.0 + rng.standard_normal(channels)
+        series.append(arcta.Series(times, values, name=name))
+    return series
+
+
+def hermite(size: int, order: int):
+    roots, mass = np.polynomial.hermite_e.hermegauss(order)
+    points = np.stack(np.meshgrid(*[roots] * size, indexing="ij"), -1).reshape(-1, size)
+    masses = np.prod(np.stack(np.meshgrid(*[mass] * size, indexing="ij"), -1).reshape(-1, size), axis=1)
+    return jnp.asarray(points), jnp.asarray(masses / masses.sum())
+
+
+def dense_loss(model, windows, draws: Draw, draw_mass, order: int):
+    """The whole data's loss by Gauss–Legendre in time and Gauss–Hermite in ε; parameters on given points with masses."""
+    latent = len(model.initial.mean)
+    epsilon, mass = hermite(latent, order)
+    nodes, weights = np.polynomial.legendre.leggauss(48)
+    nodes, weights = jnp.asarray(0.5 * (nodes + 1)), jnp.asarray(0.5 * weights)
+
+    def one(window):
+        posterior = model.posterior(window)
+        mean, log_variance = posterior.at_nodes()
+        count = len(mean)
+        mask = window.mask[:count] & window.scored[:count, None]
+
+        def log_density(draw, e):
+            outputs = jax.vmap(model.decoder)(mean + jnp.exp(0.5 * log_variance) * e)
+            rows = jax.vmap(lambda x, m, o: masked_log_density(model.likelihood, x, m, o, draw.likelihood))
+            return jnp.sum(rows(window.values[:count], mask, outputs))
+
+        def rate(draw, t, e):
+            r, q = residual(model, posterior(t), window.start + t, jnp.zeros(0), e, draw)
+            return jnp.sum(r**2 / q)
+
+        over_noise = jax.vmap(jax.vmap(log_density, (None, 0)), (0, None))(draws, epsilon)
+        times = nodes * window.end
+        rates = jax.vmap(jax.vmap(jax.vmap(rate, (None, None, 0)), (None, 0, None)), (0, None, None))
+        log_likelihood = draw_mass @ over_noise @ mass
+        path_kl = 0.5 * window.end * (draw_mass @ (rates(draws, times, epsilon) @ mass) @ weights)
+        initial = gaussian_kl(mean[0], log_variance[0], model.initial.mean, model.initial.log_variance)
+        return log_likelihood - path_kl - jnp.where(window.first, initial, 0)
+
+    bounds = [one(at(windows, jnp.array(i))) for i in range(len(windows.first))]
+    return -(sum(bounds) - model.parameter_kl()) / observed_entries(windows)
+
+
+def check(model, windows, truth, *, num_keys: int, batch_size: int) -> None:
+    parameters, static = eqx.partition(model, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(parameters)
+    objective = Objective(batch_size=batch_size, num_draws=2, num_times=3)
+    exact_value, exact = jax.jit(jax.value_and_grad(lambda f: truth(eqx.combine(unravel(f), static))))(flat)
+
+    def estimate(key):
+        return jax.value_and_grad(lambda f: objective(eqx.combine(unravel(f), static), windows, jnp.array(9), key=key)[0])(flat)
+
+    keys = jax.random.split(jax.random.key(5), (num_keys // 250, 250))
+    values, gradients = jax.lax.map(jax.jit(jax.vmap(estimate)), keys)
+    values, gradients = np.asarray(values, float).ravel(), np.asarray(gradients, float).reshape(num_keys, -1)
+    directions = np.random.default_rng(1).standard_normal((gradients.shape[1], 24))
+    directions = np.concatenate([directions, np.eye(gradients.shape[1])[:, np.argsort(-np.abs(exact))[:8]]], axis=1)
+    samples = np.concatenate([values[:, None], gradients @ directions], axis=1)
+    expected = np.concatenate([[exact_value], np.asarray(exact, float) @ directions])
+    errors = samples.std(axis=0) / np.sqrt(num_keys)
+    scores = (samples.mean(axis=0) - expected) / errors
+    assert np.abs(scores).max() < 4, scores
+    assert np.abs(expected / errors).max() > 20, "a test that could see a bias"
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_gradient_is_unbiased_with_rotation_ragged_irregular_and_masked(batch_size):
+    data = awkward(2)
+    spec = arcta.LatentSDE(
+        latent_size=2, lookahead=1, lookahead_dropout=0.0, partition_size=4, noise=0.4, activation="tanh",
+        encoder_sizes=(5,), decoder_sizes=(4,), drift_sizes=(6,), kernel_sizes=(3,), diffusion_start=0.5,
+    )  # fmt: skip
+    summary = summarise(spec, data)
+    model = build(spec, summary, key=jax.random.key(0))
+    model = eqx.tree_at(lambda m: m.diffusion.level, model, arcta.Known(np.array([0.5, 0.8])))
+    windows = jax.tree.map(jnp.asarray, windows_of(data, summary.scaling, size=4, lookahead=1))
+    assert len(windows.first) == 5
+    draw = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(jax.random.key(0), 1))
+    check(
+        model,
+        windows,
+        lambda m: dense_loss(m, windows, draw, jnp.ones(1), order=14),
+        num_keys=4000,
+        batch_size=batch_size,
+    )
+
+
+def test_gradient_is_unbiased_over_the_parameters_posteriors_too():
+    data = awkward(1)
+    spec = arcta.LatentSDE(
+        latent_size=1, decoder="identity", lookahead=0, partition_size=4, noise="posterior", activation="tanh",
+        encoder_sizes=(5,), drift_sizes=(6,), kernel_sizes=(3,), diffusion_start=0.5,
+    )  # fmt: skip
+    summary = summarise(spec, data)
+    model = build(spec, summary, key=jax.random.key(0))
+    spread = lambda m: (m.diffusion.level.log.log_std, m.likelihood.variance.log.log_std)  # noqa: E731
+    model = eqx.tree_at(spread, model, (jnp.array([-1.0]), jnp.array([-1.2])))
+    windows = jax.tree.map(jnp.asarray, windows_of(data, summary.scaling, size=4, lookahead=0))
+
+    def truth(m):
+        points, mass = hermite(2, 12)
+        diffusion, variance = m.diffusion.level.log, m.likelihood.variance.log
+        draws = Draw(
+            {},
+            jnp.exp(diffusion.mean + jnp.exp(diffusion.log_std) * points[:, :1]),
+            jnp.exp(variance.mean + jnp.exp(variance.log_std) * points[:, 1:]),
+        )
+        return dense_loss(m, windows, draws, mass, order=14)
+
+    check(model, windows, truth, num_keys=4000, batch_size=1)
