@@ -8,12 +8,16 @@ for `sample`, `kl` and `quantile` whatever it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+
+Numbers = ArrayLike | Sequence[float]
 
 
 @runtime_checkable
@@ -40,7 +44,7 @@ class Normal(eqx.Module):
     prior_std: Float[Array, "..."]
 
     def __init__(
-        self, mean: ArrayLike, std: ArrayLike, *, start: ArrayLike | None = None, start_std: ArrayLike | None = None
+        self, mean: Numbers, std: Numbers, *, start: Numbers | None = None, start_std: Numbers | None = None
     ):
         prior_mean, prior_std = jnp.broadcast_arrays(jnp.asarray(mean, float), jnp.asarray(std, float))
         self.prior_mean, self.prior_std = prior_mean, prior_std
@@ -80,11 +84,11 @@ class LogNormal(eqx.Module):
 
     def __init__(
         self,
-        median: ArrayLike,
-        spread: ArrayLike,
+        median: Numbers,
+        spread: Numbers,
         *,
-        start: ArrayLike | None = None,
-        start_spread: ArrayLike | None = None,
+        start: Numbers | None = None,
+        start_spread: Numbers | None = None,
     ):
         log_start = None if start is None else jnp.log(jnp.asarray(start, float))
         self.log = Normal(jnp.log(jnp.asarray(median, float)), spread, start=log_start, start_std=start_spread)
@@ -107,7 +111,7 @@ class Known(eqx.Module):
 
     value: Float[Array, "..."]
 
-    def __init__(self, value: ArrayLike):
+    def __init__(self, value: Numbers):
         self.value = jnp.asarray(value, float)
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
@@ -125,7 +129,7 @@ class Learned(eqx.Module):
 
     log_value: Float[Array, "..."]
 
-    def __init__(self, start: ArrayLike):
+    def __init__(self, start: Numbers):
         self.log_value = jnp.log(jnp.asarray(start, float))
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:

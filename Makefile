@@ -1,0 +1,36 @@
+# `make demo` and `make test` do all set-up; `make setup` does just that. Needs Python ≥ 3.11 and make, nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test lint slow bench clean
+
+setup: .venv/.ready
+
+.venv/.ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "arcta needs Python 3.11 or newer; $(PYTHON) is older. Run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	$(BIN)/arcta demo --out demo
+
+test: setup
+	$(BIN)/python -m pytest -n 2
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+slow: setup
+	$(BIN)/python -m pytest -m slow
+
+bench: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+	$(BIN)/python benchmarks/step.py --out benchmarks/results/step.json
+
+clean:
+	rm -rf .venv demo .pytest_cache .ruff_cache .hypothesis

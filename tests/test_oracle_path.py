@@ -1,0 +1,199 @@
+"""Oracles 3 and 4: the path KL against simulation; what must not change it; and what must."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import arcta
+from arcta.elbo import elbo, residual
+from arcta.model import build, summarise
+from arcta.objective import at
+from arcta.posterior import encode, rotation
+from arcta.sde import ParametricDrift
+from arcta.windows import windows_of
+
+SPEC = arcta.LatentSDE(
+    latent_size=2, decoder="identity", lookahead=2, lookahead_dropout=0.0, partition_size=8, noise=0.2, activation="tanh",
+    encoder_sizes=(6,), drift_sizes=(8,), kernel_sizes=(4,), diffusion_start=0.5, lengthscale=2.0,
+)  # fmt: skip
+
+
+def setting(spec=SPEC, n: int = 20, missing: float = 0.0, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    times = np.cumsum(rng.uniform(0.2, 0.6, n))
+    values = np.stack([np.sin(times), np.cos(times)], axis=1) + 0.2 * rng.standard_normal((n, 2))
+    values[rng.random(values.shape) < missing] = np.nan
+    series = arcta.Series(times, values)
+    summary = summarise(spec, series)
+    model = build(spec, summary, key=jax.random.key(1))
+    # The residual encoder starts at zero; give it some life, so that means, variances and look-ahead all matter.
+    alive = lambda weight: weight + 0.3 * jax.random.normal(jax.random.key(3), weight.shape)  # noqa: E731
+    model = eqx.tree_at(lambda m: m.encoder.net.layers[-1].weight, model, replace_fn=alive)
+    windows = windows_of([series], summary.scaling, size=summary.partition_size, lookahead=spec.lookahead)
+    return series, summary, model, jax.tree.map(jnp.asarray, windows)
+
+
+def known_diffusion(model, q):
+    return eqx.tree_at(lambda m: m.diffusion.level, model, arcta.Known(np.asarray(q)))
+
+
+def test_path_kl_and_marginals_against_a_girsanov_simulation():
+    """Paths of the posterior's own SDE: their law at the end is N(m, s), and their mean ∫ ½‖r‖² is the path KL."""
+    _, _, model, windows = setting()
+    model = known_diffusion(model, [0.5, 0.9])
+    turning = ParametricDrift(lambda t, z, p, u: [jnp.tanh(z[0]) + 2 * z[1], -2 * z[0] - 0.5 * z[1] ** 2], {})
+    model = eqx.tree_at(lambda m: m.drift, model, turning)
+    window = at(windows, jnp.array(0))
+    posterior, q = model.posterior(window), jnp.array([0.5, 0.9])
+    steps, num_paths = 1500, 4000
+    h = window.end / steps
+
+    def step(carry, i):
+        z, cost, key = carry
+        key, sub = jax.random.split(key)
+        t = i * h
+        marginal = posterior(t)
+        variance = jnp.exp(marginal.log_variance)
+        jacobian = jax.jacfwd(lambda z: model.drift(t, z, jnp.zeros(0), {}))(marginal.mean)
+        pull = 0.5 * (q / variance - marginal.log_variance_rate)
+        turn = rotation(jacobian, variance, q)
+
+        def drift(z):
+            return marginal.mean_rate + pull * (marginal.mean - z) + turn @ (z - marginal.mean)
+
+        prior = jax.vmap(lambda z: model.drift(t, z, jnp.zeros(0), {}))(z)
+        ours = jax.vmap(drift)(z)
+        cost = cost + 0.5 * h * jnp.sum((ours - prior) ** 2 / q, axis=1)
+        z = z + h * ours + jnp.sqrt(h * q) * jax.random.normal(sub, z.shape)
+        return (z, cost, key), None
+
+    mean, log_variance = posterior.at_nodes()
+    start = mean[0] + jnp.exp(0.5 * log_variance[0]) * jax.random.normal(jax.random.key(8), (num_paths, 2))
+    run = jax.jit(lambda: jax.lax.scan(step, (start, jnp.zeros(num_paths), jax.random.key(9)), jnp.arange(steps))[0])
+    z, cost, _ = run()
+    keys = jax.random.split(jax.random.key(2), 4000)
+    estimates = jax.jit(jax.vmap(lambda k: elbo(model, window, key=k).path_kl))(keys)
+    error = np.hypot(np.std(cost) / np.sqrt(num_paths), np.std(estimates) / np.sqrt(len(keys)))
+    assert abs(float(cost.mean() - estimates.mean())) < 4 * error + 0.01 * float(estimates.mean())  # Euler's O(h) beside
+    last = int(window.node.sum()) - 1
+    spread = np.exp(0.5 * np.asarray(log_variance[last]))
+    assert np.all(np.abs(np.asarray(z.mean(0) - mean[last])) < 4 * spread / np.sqrt(num_paths) + 0.02 * spread)
+    assert np.allclose(np.asarray(z.std(0)) / spread, 1, atol=4 / np.sqrt(2 * num_paths) + 0.02)
+    assert float(jnp.abs(turn_size(model, posterior, q, window)).max()) > 0.1, "the rotation takes part"
+
+
+def turn_size(model, posterior, q, window):
+    marginal = posterior(0.5 * window.end)
+    jacobian = jax.jacfwd(lambda z: model.drift(jnp.zeros(()), z, jnp.zeros(0), {}))(marginal.mean)
+    return rotation(jacobian, jnp.exp(marginal.log_variance), q)
+
+
+@pytest.mark.parametrize("turning", [False, True])
+def test_residual_vanishes_when_the_prior_is_the_posteriors_own_sde(turning):
+    _, _, model, windows = setting()
+    window = at(windows, jnp.array(1))
+    posterior, q = model.posterior(window), jnp.array([0.5, 0.9])
+
+    def own(t, z, p, u):
+        m = posterior(t)
+        s = jnp.exp(m.log_variance)
+        skew = 1.3 * jnp.array([[0.0, s[0]], [-s[1], 0.0]]) if turning else jnp.zeros((2, 2))  # G S + S Gᵀ = 0
+        return m.mean_rate + (0.5 * (q / s - m.log_variance_rate)) * (m.mean - z) + skew @ (z - m.mean)
+
+    model = known_diffusion(eqx.tree_at(lambda m: m.drift, model, ParametricDrift(own, {})), q)
+    draw = model.draw(key=jax.random.key(0))
+    for t, key in zip((0.1, 0.4, 0.9), jax.random.split(jax.random.key(4), 3), strict=True):
+        time = t * window.end
+        r, _ = residual(model, posterior(time), time, jnp.zeros(0), jax.random.normal(key, (2,)), draw)
+        assert np.abs(np.asarray(r)).max() < 1e-4
+
+
+def test_padding_and_masked_rows_change_nothing():
+    """The same observations in longer windows, and with wholly missing rows strewn in, give the same numbers."""
+    series, summary, model, windows = setting(n=13)
+    assert not bool(windows.node[-1].all()), "the last window is padded"
+    long_rows = windows_of([series], summary.scaling, size=8, lookahead=2)
+    last = jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), long_rows)
+    count = int(last.node.sum())
+    cut = eqx.tree_at(
+        lambda w: (w.times, w.values, w.mask, w.node, w.scored),
+        last,
+        (last.times[: count + 2], last.values[: count + 2], last.mask[: count + 2], last.node[: count + 2], last.scored[: count + 2]),
+    )
+    for t in (0.0, 0.3, 0.99):
+        padded, bare = (model.posterior(w)(t * last.end) for w in (last, cut))
+        for a, b in zip(padded, bare, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+    gappy_times = np.sort(np.concatenate([series.times, series.times[:-1] + 0.01]))
+    gappy = np.full((len(gappy_times), 2), np.nan)
+    gappy[np.isin(gappy_times, series.times)] = series.values
+    again = windows_of([arcta.Series(gappy_times, gappy)], summary.scaling, size=8, lookahead=2)
+    jax.tree.map(np.testing.assert_array_equal, again, long_rows)
+
+
+def test_values_behind_the_mask_do_not_matter():
+    _, _, model, windows = setting(missing=0.4)
+    window = at(windows, jnp.array(0))
+    garbage = eqx.tree_at(lambda w: w.values, window, jnp.where(window.mask, window.values, 1e3))
+    for a, b in zip(elbo(model, window, key=jax.random.key(0)), elbo(model, garbage, key=jax.random.key(0)), strict=True):
+        assert float(a) == float(b)
+
+
+def test_rescaling_time_rescales_the_drift_and_changes_no_term():
+    """t → c t, f → f/c, q → q/c leaves every term of the bound as it is."""
+    _, _, model, windows = setting()
+    c = 7.0
+    window = at(windows, jnp.array(1))
+    slow = eqx.tree_at(
+        lambda w: (w.start, w.end, w.spacing, w.times), window, (c * window.start, c * window.end, c * window.spacing, c * window.times)
+    )
+    fast = known_diffusion(model, [0.5, 0.9])
+    inner = fast.drift
+    drift = ParametricDrift(lambda t, z, p, u: inner(t / c, z, u, {}) / c, {})
+    slowed = known_diffusion(model, [0.5 / c, 0.9 / c])
+    slowed = eqx.tree_at(lambda m: m.drift, slowed, drift)
+    slowed = eqx.tree_at(lambda m: m.encoder, slowed, rescaled(slowed.encoder, c))
+    key = jax.random.key(0)
+    for a, b in zip(elbo(fast, window, key=key), elbo(slowed, slow, key=key), strict=True):
+        assert float(a) == pytest.approx(float(b), rel=1e-3, abs=1e-3)
+
+
+def rescaled(encoder, c):
+    """The encoder with its typical step in other units."""
+    clone = jax.tree.map(lambda x: x, encoder)
+    object.__setattr__(clone, "typical_step", encoder.typical_step * c)
+    return clone
+
+
+def test_units_of_time_and_value_do_not_matter_to_training():
+    """Seconds or milliseconds, metres or feet: the model sees the same windows."""
+    series, summary, _, windows = setting(missing=0.2)
+    other = arcta.Series(1e3 * series.times + 5e6, np.where(series.mask, 3.28 * series.values + 40, np.nan))
+    there = summarise(dataclasses.replace(SPEC, noise=0.2 * 3.28), other)
+    assert there.scaling.time_scale == pytest.approx(1e3 * summary.scaling.time_scale)
+    again = windows_of([other], there.scaling, size=there.partition_size, lookahead=2)
+    for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(windows), strict=True):
+        np.testing.assert_allclose(np.asarray(a, float), np.asarray(b, float), atol=2e-5)
+
+
+def test_neighbouring_windows_encode_the_shared_node_alike():
+    _, _, model, windows = setting(n=24)
+    before, after = at(windows, jnp.array(0)), at(windows, jnp.array(1))
+    shared = int(before.node.sum()) - 1
+    np.testing.assert_allclose(encode(model.encoder, before)[shared], encode(model.encoder, after)[0], atol=1e-5)
+
+
+def test_lookahead_dropout_hides_successors_only_in_training():
+    _, _, model, windows = setting()
+    window = at(windows, jnp.array(0))
+    plain = encode(model.encoder, window)
+    np.testing.assert_array_equal(plain, encode(model.encoder, window, dropout=0.0, key=jax.random.key(0)))
+    masked = encode(model.encoder, window, dropout=0.5, key=jax.random.key(0))
+    changed = np.any(np.asarray(masked != plain), axis=1)
+    assert 0 < changed.sum() < len(changed)

@@ -1,0 +1,216 @@
+"""Parts against independent truths: priors, likelihoods, kernel, quadrature, solver, scores, scaling."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arcta
+from arcta.kernel import DeepKernel, interpolate, solve_spd
+from arcta.likelihood import Bernoulli, ByChannel, Gaussian, Poisson, StudentT, masked_log_density
+from arcta.metrics import crps
+from arcta.quadrature import stratified
+from arcta.scaling import Scaling, noise_level
+
+# ---- priors (oracle 5) --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.2, 5), st.floats(0.2, 2), st.floats(0.2, 5), st.floats(0.1, 2))
+def test_log_normal_kl_against_scipy(median, spread, start, start_spread):
+    """∫ q log(q/p) with scipy's log-normal densities."""
+    ours = float(arcta.LogNormal(median, spread, start=start, start_spread=start_spread).kl())
+    q, p = scipy.stats.lognorm(start_spread, scale=start), scipy.stats.lognorm(spread, scale=median)
+    low, high = np.log(start) - 10 * start_spread, np.log(start) + 10 * start_spread
+    integrand = lambda y: q.pdf(np.exp(y)) * np.exp(y) * (q.logpdf(np.exp(y)) - p.logpdf(np.exp(y)))  # noqa: E731
+    exact = scipy.integrate.quad(integrand, low, high, limit=200)[0]
+    assert ours == pytest.approx(exact, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_log_normal_kl_against_monte_carlo(double):
+    with jax.enable_x64(True) if double else contextlib.nullcontext():
+        prior = arcta.LogNormal([1.0, 0.5], 1.0, start=[0.2, 0.9], start_spread=0.3)
+        draws = np.asarray(jax.vmap(lambda k: prior.sample(key=k))(jax.random.split(jax.random.key(0), 50_000)), float)
+        kl = float(prior.kl())
+    ratio = np.sum(
+        scipy.stats.lognorm(0.3, scale=[0.2, 0.9]).logpdf(draws) - scipy.stats.lognorm(1.0, scale=[1.0, 0.5]).logpdf(draws),
+        axis=1,
+    )
+    assert abs(ratio.mean() - kl) < 4 * ratio.std() / np.sqrt(len(ratio))
+    assert float(prior.quantile(0.9)[0]) == pytest.approx(scipy.stats.lognorm(0.3, scale=0.2).ppf(0.9), rel=1e-4)
+
+
+def test_normal_prior_is_not_trained():
+    gradient = jax.grad(lambda p: p.kl())(arcta.Normal(1.0, 2.0, start=0.3, start_std=0.5))
+    assert float(gradient.prior_mean) == float(gradient.prior_std) == 0
+    assert float(gradient.mean) != 0 != float(gradient.log_std)
+
+
+# ---- likelihoods --------------------------------------------------------------------------------------------------
+
+OUTPUT = np.array([-0.7, 0.2, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "x", "reference"),
+    [
+        (Gaussian(arcta.Known([0.3, 1.0, 2.0])), [0.1, -2.0, 1.0], scipy.stats.norm(OUTPUT, np.sqrt([0.3, 1.0, 2.0]))),
+        (StudentT(arcta.Known([0.3, 1.0, 2.0]), 3), [0.1, -9.0, 1.0], scipy.stats.t(5, OUTPUT, np.sqrt([0.3, 1.0, 2.0]))),
+    ],
+    ids=["gaussian", "student-t"],
+)
+def test_continuous_log_densities_against_scipy(likelihood, x, reference):
+    draw = likelihood.draw(key=jax.random.key(0))
+    ours = likelihood.log_density(jnp.array(x), jnp.array(OUTPUT), draw)
+    np.testing.assert_allclose(ours, reference.logpdf(x), rtol=1e-5, atol=1e-5)
+    samples = jax.vmap(lambda k: likelihood.sample(jnp.array(OUTPUT), draw, key=k))(jax.random.split(jax.random.key(1), 20000))
+    for i in range(3):
+        frozen = lambda v, i=i: reference.cdf(np.repeat(v[:, None], 3, 1))[:, i]  # noqa: E731
+        assert scipy.stats.kstest(np.asarray(samples[:, i], float), frozen).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "x", "reference"),
+    [
+        (Bernoulli(), [0.0, 1.0, 1.0], scipy.stats.bernoulli(1 / (1 + np.exp(-OUTPUT)))),
+        (Poisson(), [0.0, 3.0, 7.0], scipy.stats.poisson(np.exp(OUTPUT))),
+    ],
+    ids=["bernoulli", "poisson"],
+)
+def test_discrete_log_densities_against_scipy(likelihood, x, reference):
+    draw = likelihood.draw(key=jax.random.key(0))
+    ours = likelihood.log_density(jnp.array(x), jnp.array(OUTPUT), draw)
+    np.testing.assert_allclose(ours, reference.logpmf(x), rtol=1e-5, atol=1e-5)
+    samples = jax.vmap(lambda k: likelihood.sample(jnp.array(OUTPUT), draw, key=k))(jax.random.split(jax.random.key(1), 20000))
+    errors = np.sqrt(reference.var() / 20000)
+    assert np.all(np.abs(np.asarray(samples).mean(0) - reference.mean()) < 4 * errors)
+    np.testing.assert_allclose(likelihood.mean(jnp.array(OUTPUT)), reference.mean(), rtol=1e-5)
+
+
+def test_mixed_channels_keep_their_order_and_masks_drop_entries():
+    mixed = ByChannel((Gaussian(arcta.Known([0.5, 0.5])), Poisson()), ((0, 2), (1,)))
+    draw = mixed.draw(key=jax.random.key(0))
+    x, output = jnp.array([0.4, 2.0, -1.0]), jnp.array([0.1, 0.3, 0.2])
+    exact = np.array([scipy.stats.norm(0.1, 0.5**0.5).logpdf(0.4), scipy.stats.poisson(np.exp(0.3)).logpmf(2), scipy.stats.norm(0.2, 0.5**0.5).logpdf(-1)])
+    np.testing.assert_allclose(mixed.log_density(x, output, draw), exact, rtol=1e-5)
+    total = masked_log_density(mixed, x, jnp.array([True, False, True]), output, draw)
+    assert float(total) == pytest.approx(exact[[0, 2]].sum(), rel=1e-5)
+
+
+# ---- kernel -------------------------------------------------------------------------------------------------------
+
+
+def interpolant(times, h, **kernel):
+    times = jnp.asarray(times)
+    net = DeepKernel(key=jax.random.key(0), **kernel)
+    warp = lambda w: w + 0.1 * jax.random.normal(jax.random.key(1), w.shape)  # noqa: E731
+    net = eqx.tree_at(lambda k: k.net.layers[-1].weight, net, replace_fn=warp)  # a kernel that is deep
+    spacing = jnp.median(jnp.diff(times))
+    return interpolate(net, times, jnp.asarray(h), node=jnp.ones(len(times), bool), end=times[-1], spacing=spacing)
+
+
+def test_time_derivative_is_that_of_the_interpolant():
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        times = np.concatenate([[0.0], np.cumsum(rng.uniform(0.1, 1.0, 29))])
+        v = interpolant(times, rng.standard_normal((30, 3)))
+        for t in rng.uniform(0, times[-1], 20):
+            step = 1e-5
+            numeric = (v(jnp.array(t + step))[0] - v(jnp.array(t - step))[0]) / (2 * step)
+            np.testing.assert_allclose(v(jnp.array(t))[1], numeric, rtol=1e-6, atol=1e-6)
+
+
+def test_values_at_the_nodes_are_those_of_the_interpolant():
+    with jax.enable_x64(True):
+        times, h = np.linspace(0, 5, 40), np.random.default_rng(0).standard_normal((40, 2))
+        v = interpolant(times, h, noise=0.3)
+        direct = jax.vmap(lambda t: v(t)[0])(jnp.asarray(times))
+        np.testing.assert_allclose(v.at_nodes, direct, atol=1e-9)
+        exact = interpolant(times, h, noise=1e-9, lengthscale=0.5)
+        np.testing.assert_allclose(exact.at_nodes, h, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 256, 512])
+def test_constants_stay_constant_in_short_long_and_gappy_windows(n):
+    times = np.linspace(0, 1, n) if n > 1 else np.zeros(1)
+    if n >= 8:
+        times = np.delete(times, slice(n // 2, n // 2 + n // 5))
+    net = DeepKernel(noise=1e-6, key=jax.random.key(0))
+    v = interpolate(
+        net, jnp.asarray(times), jnp.ones((len(times), 2)), node=jnp.ones(len(times), bool),
+        end=jnp.asarray(times[-1]), spacing=jnp.asarray(1 / max(n - 1, 1)),
+    )  # fmt: skip
+    for t in (0.0, 0.5, 0.6, 1.0):
+        value, rate = v(jnp.array(t))
+        np.testing.assert_allclose(value, 1, atol=1e-4)
+        np.testing.assert_allclose(rate, 0, atol=1e-2)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_spd_solve_and_its_derivatives_against_the_inverse(double):
+    with jax.enable_x64(True) if double else contextlib.nullcontext():
+        a = jax.random.normal(jax.random.key(0), (3, 20, 20))
+        spd = a @ jnp.swapaxes(a, 1, 2) / 20 + jnp.eye(20)
+        right = jax.random.normal(jax.random.key(1), (3, 20, 4))
+        ours = jax.grad(lambda m, b: jnp.sum(jnp.sin(jax.vmap(solve_spd)(m, b))), argnums=(0, 1))(spd, right)
+        truth = jax.grad(lambda m, b: jnp.sum(jnp.sin(jnp.linalg.inv(m) @ b)), argnums=(0, 1))(spd, right)
+        for x, y in zip(ours, truth, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-9 if double else 1e-3, atol=1e-10 if double else 1e-4)
+
+
+def test_solves_side_by_side_do_not_wait_for_each_other():
+    """Batched LAPACK calls at once hang jaxlib 0.10 on two cores; ours must not. In a process that can be ended."""
+    code = """
+import jax, jax.numpy as jnp
+from arcta.kernel import solve_spd
+eye = jnp.broadcast_to(2 * jnp.eye(65), (8, 65, 65))
+f = jax.jit(lambda *ms: sum(jnp.sum(jax.vmap(solve_spd)(m, m[..., :3])) for m in ms))
+for i in range(50):
+    f(*(eye + i * j for j in range(4))).block_until_ready()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=180)
+
+
+# ---- quadrature, scores, scaling ----------------------------------------------------------------------------------
+
+
+def test_stratified_times_are_unbiased_and_their_variance_falls_as_the_cube():
+    def spread(num_times):
+        ts = np.asarray(stratified(4000, num_times, key=jax.random.key(0)), float)
+        assert np.all((ts * num_times).astype(int) == np.arange(num_times)), "one in each stratum"
+        means = np.exp(ts).mean(axis=1)
+        assert abs(means.mean() - (np.e - 1)) < 4 * means.std() / np.sqrt(4000)
+        return means.var()
+
+    rate = np.log2(spread(8) / spread(16))
+    assert 2.7 < rate < 3.3
+
+
+def test_crps_against_the_gaussians_closed_form():
+    rng = np.random.default_rng(0)
+    samples, value = rng.standard_normal((4000, 50)), np.linspace(-3, 3, 50)
+    exact = value * (2 * scipy.stats.norm.cdf(value) - 1) + 2 * scipy.stats.norm.pdf(value) - 1 / np.sqrt(np.pi)
+    np.testing.assert_allclose(crps(samples, value), exact, atol=4 * 1.2 / np.sqrt(4000))
+
+
+@pytest.mark.parametrize("irregular", [False, True])
+def test_noise_level_and_time_scale_of_a_noisy_sine(irregular):
+    rng = np.random.default_rng(0)
+    times = np.cumsum(rng.uniform(0.01, 0.09, 2000)) if irregular else 0.05 * np.arange(2000)
+    series = arcta.Series(times, 3 * np.sin(times) + 0.1 * rng.standard_normal(2000))
+    scaling = Scaling.fit([series], np.array([True]))
+    assert scaling.time_scale == pytest.approx(1.05, rel=0.1)  # 1 − cos(ωh) = ½ at h = π/3ω
+    assert noise_level([series], np.ones(1))[0] == pytest.approx(0.1, rel=0.1)
+    np.testing.assert_allclose(scaling.undo(scaling.values(series.values)), series.values, atol=1e-9)
