@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .likelihood import masked_log_density
 from .model import Draw, Model
 from .posterior import Marginal, Posterior, gaussian_kl, rotation
 from .quadrature import stratified
@@ -54,9 +53,16 @@ def residual(
     return ours - model.drift(t, state, u, draw.parameters), q
 
 
-def _path_kl(model: Model, window: Window, posterior: Posterior, draws: Draw, num_times: int, key: PRNGKeyArray) -> Array:
+def _path_kl(
+    model: Model,
+    window: Window,
+    posterior: Posterior,
+    draws: Draw,
+    num_times: int,
+    time_key: PRNGKeyArray,
+    noise_key: PRNGKeyArray,
+) -> Array:
     """½ ∫ E ‖r‖²_{q⁻¹} dt by nested Monte Carlo: R draws of θ, S stratified times for each, a fresh ε at each time."""
-    time_key, noise_key = jax.random.split(key)
     num_draws = len(draws.diffusion)
     times = window.end * stratified(num_draws, num_times, key=time_key)
     noise = jax.random.normal(noise_key, (*times.shape, draws.diffusion.shape[-1]))
@@ -71,20 +77,20 @@ def _path_kl(model: Model, window: Window, posterior: Posterior, draws: Draw, nu
 
 
 def _log_likelihood(model: Model, window: Window, posterior: Posterior, draws: Draw, key: PRNGKeyArray) -> Array:
-    """Σ over scored rows and observed channels of log p(x | z), averaged over the R draws."""
-    mean, log_variance = posterior.at_nodes()
-    count = len(mean)
-    values, scored = jnp.asarray(window.values[:count]), jnp.asarray(window.scored[:count])
-    mask = jnp.asarray(window.mask[:count]) & scored[:, None]
-    noise = jax.random.normal(key, (len(draws.diffusion), *mean.shape))
-    states = mean + jnp.exp(0.5 * log_variance) * noise
+    """Σ over scored rows and observed channels of log p(x | z), averaged over the R draws.
 
-    def log_density(draw: Draw, z: Array) -> Array:
-        outputs = jax.vmap(model.decoder)(z)
-        rows = jax.vmap(lambda x, m, o: masked_log_density(model.likelihood, x, m, o, draw.likelihood))
-        return jnp.sum(rows(values, mask, outputs))
+    Examples run along the last axis: weight @ columns needs no transposes (decoder of MOCAP: 1.3 ms against 1.9 ms).
+    """
+    mean, log_variance = (at_nodes.T[:, None] for at_nodes in posterior.at_nodes())
+    latent, _, count = mean.shape
+    scored = jnp.asarray(window.scored[:count])
+    values, mask = jnp.asarray(window.values[:count]).T, (jnp.asarray(window.mask[:count]) & scored[:, None]).T
+    num_draws = len(draws.diffusion)
+    states = mean + jnp.exp(0.5 * log_variance) * jax.random.normal(key, (latent, num_draws, count))
+    outputs = jax.vmap(model.decoder, in_axes=-1, out_axes=-1)(states.reshape(latent, -1))
 
-    return jnp.mean(jax.vmap(log_density)(draws, states))
+    totals = jax.vmap(model.likelihood.total, in_axes=(None, None, 1, 0))
+    return jnp.sum(totals(values, mask, outputs.reshape(-1, num_draws, count), draws.likelihood)) / num_draws
 
 
 def elbo(
@@ -103,7 +109,7 @@ def elbo(
     **Returns:** `ELBO(log_likelihood, path_kl, initial_kl, parameter_kl)`. `initial_kl` is zero but for the first window
     of a series. `parameter_kl` is that of the whole model: count it once however many windows are summed.
     """
-    draw_key, encode_key, path_key, likelihood_key = jax.random.split(key, 4)
+    draw_key, encode_key, time_key, path_key, likelihood_key = jax.random.split(key, 5)
     if posterior is None:
         posterior = model.posterior(window, key=encode_key)
     draws = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(draw_key, num_draws))
@@ -111,7 +117,7 @@ def elbo(
     initial_kl = gaussian_kl(mean[0], log_variance[0], model.initial.mean, model.initial.log_variance)
     return ELBO(
         log_likelihood=_log_likelihood(model, window, posterior, draws, likelihood_key),
-        path_kl=_path_kl(model, window, posterior, draws, num_times, path_key),
+        path_kl=_path_kl(model, window, posterior, draws, num_times, time_key, path_key),
         initial_kl=jnp.where(window.first, initial_kl, 0),
         parameter_kl=model.parameter_kl(),
     )

@@ -26,7 +26,7 @@ from .forecast import forecast
 from .metrics import Scores, score
 from .model import DataSummary, LatentSDE, Model, build, summarise
 from .nn import Identity
-from .objective import Objective, joins
+from .objective import Objective, TrainingData, joins
 from .prediction import Prediction
 from .prior import Known, Learned, LogNormal, Normal
 from .sample import sample
@@ -506,9 +506,7 @@ def fit(
     build_key, train_key = jax.random.split(as_key(key))
     module = build(model, summary, key=build_key)
     lookahead = module.encoder.lookahead
-    windows = jax.tree.map(
-        jnp.asarray, windows_of(series, summary.scaling, size=summary.partition_size, lookahead=lookahead)
-    )
+    data = TrainingData(windows_of(series, summary.scaling, size=summary.partition_size, lookahead=lookahead))
     objective = Objective(
         batch_size=training.batch_size,
         num_draws=training.num_draws,
@@ -517,7 +515,7 @@ def fit(
         kl_ramp=round(training.kl_ramp * training.steps),
         join_penalty=training.join_penalty,
     )
-    fingerprint = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(windows))).hexdigest()
+    fingerprint = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(data))).hexdigest()
     recorder = _Recorder(out, {**_identity(model, summary, training), "fingerprint": fingerprint})
     state, best, before = start(module, training, key=train_key), Best(), []
     if resume:
@@ -526,9 +524,9 @@ def fit(
     outcome: Outcome = train(
         objective,
         state,
-        windows,
+        data,
         training,
-        measure=_measure(objective, windows, training),
+        measure=_measure(objective, data.windows, training),
         validate=_validator(_validation_pairs(series, held_out), summary) if held_out else None,
         best=best,
         on_row=recorder.row,

@@ -7,7 +7,8 @@
 | bernoulli   | σ(o)^x (1 − σ(o))^(1−x)      | the logit               | 0 or 1            |
 | poisson     | Poisson(x; exp o)            | the log rate            | 0, 1, 2, …        |
 
-Every likelihood has `draw` (its uncertain parameters), `log_density`, `mean`, `sample` and `kl`, all unbatched.
+Every likelihood has `draw` (its uncertain parameters), `log_density` by channel, `mean`, `sample` and `kl`, all
+unbatched; and `total` over the observed entries of a whole window, rows along the last axis.
 """
 
 from __future__ import annotations
@@ -36,11 +37,18 @@ class Likelihood(Protocol):
 
     def log_density(self, x: Array, output: Array, draw: Any) -> Array: ...
 
+    def total(self, x: Array, mask: Array, output: Array, draw: Any) -> Array: ...
+
     def mean(self, output: Array) -> Array: ...
 
     def sample(self, output: Array, draw: Any, *, key: PRNGKeyArray) -> Array: ...
 
     def kl(self) -> Array: ...
+
+
+def _masked_sum(likelihood: Likelihood, x: Array, mask: Array, output: Array, draw: Any) -> Array:
+    by_entry = jax.vmap(likelihood.log_density, in_axes=(-1, -1, None), out_axes=-1)(x, output, draw)
+    return jnp.sum(jnp.where(mask, by_entry, 0))
 
 
 class Gaussian(eqx.Module):
@@ -55,6 +63,18 @@ class Gaussian(eqx.Module):
         self, x: Float[Array, " channels"], output: Float[Array, " channels"], draw: Float[Array, " channels"]
     ) -> Float[Array, " channels"]:
         return -0.5 * ((x - output) ** 2 / draw + jnp.log(2 * jnp.pi * draw))
+
+    def total(
+        self,
+        x: Float[Array, "channels n"],
+        mask: Bool[Array, "channels n"],
+        output: Float[Array, "channels n"],
+        draw: Float[Array, " channels"],
+    ) -> Float[Array, ""]:
+        # Errors are summed over rows before the variance enters: its derivative is then a short vector. The derivative
+        # of the plain form, a sum over rows, took 3.4 ms of a 7.8 ms step (MOCAP).
+        squares = jnp.sum(jnp.where(mask, (x - output) ** 2, 0), axis=-1)
+        return -0.5 * jnp.sum(squares / draw + jnp.sum(mask, axis=-1) * jnp.log(2 * jnp.pi * draw))
 
     def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
         return output
@@ -88,6 +108,15 @@ class StudentT(eqx.Module):
         constant = lgamma((freedom + 1) / 2) - lgamma(freedom / 2) - 0.5 * jnp.log(freedom * jnp.pi * draw)
         return constant - (freedom + 1) / 2 * jnp.log1p((x - output) ** 2 / (freedom * draw))
 
+    def total(
+        self,
+        x: Float[Array, "channels n"],
+        mask: Bool[Array, "channels n"],
+        output: Float[Array, "channels n"],
+        draw: Float[Array, " channels"],
+    ) -> Float[Array, ""]:
+        return _masked_sum(self, x, mask, output, draw)
+
     def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
         return output
 
@@ -112,6 +141,15 @@ class Bernoulli(eqx.Module):
     ) -> Float[Array, " channels"]:
         return x * output - jax.nn.softplus(output)
 
+    def total(
+        self,
+        x: Float[Array, "channels n"],
+        mask: Bool[Array, "channels n"],
+        output: Float[Array, "channels n"],
+        draw: Float[Array, " 0"],
+    ) -> Float[Array, ""]:
+        return _masked_sum(self, x, mask, output, draw)
+
     def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
         return jax.nn.sigmoid(output)
 
@@ -134,6 +172,15 @@ class Poisson(eqx.Module):
         self, x: Float[Array, " channels"], output: Float[Array, " channels"], draw: Float[Array, " 0"]
     ) -> Float[Array, " channels"]:
         return x * output - jnp.exp(output) - jax.scipy.special.gammaln(x + 1)
+
+    def total(
+        self,
+        x: Float[Array, "channels n"],
+        mask: Bool[Array, "channels n"],
+        output: Float[Array, "channels n"],
+        draw: Float[Array, " 0"],
+    ) -> Float[Array, ""]:
+        return _masked_sum(self, x, mask, output, draw)
 
     def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
         return jnp.exp(output)
@@ -167,6 +214,16 @@ class ByChannel(eqx.Module):
         groups = zip(self.parts, self.channels, draw, strict=True)
         return self._gather([part.log_density(x[np.array(c)], output[np.array(c)], d) for part, c, d in groups])
 
+    def total(
+        self,
+        x: Float[Array, "channels n"],
+        mask: Bool[Array, "channels n"],
+        output: Float[Array, "channels n"],
+        draw: tuple[Any, ...],
+    ) -> Float[Array, ""]:
+        groups = ((part, np.array(c), d) for part, c, d in zip(self.parts, self.channels, draw, strict=True))
+        return sum((part.total(x[c], mask[c], output[c], d) for part, c, d in groups), start=jnp.zeros(()))
+
     def mean(self, output: Float[Array, " channels"]) -> Float[Array, " channels"]:
         return self._gather([part.mean(output[np.array(c)]) for part, c in zip(self.parts, self.channels, strict=True)])
 
@@ -179,17 +236,6 @@ class ByChannel(eqx.Module):
 
     def kl(self) -> Float[Array, ""]:
         return sum((part.kl() for part in self.parts), start=jnp.zeros(()))
-
-
-def masked_log_density(
-    likelihood: Likelihood,
-    x: Float[Array, " channels"],
-    mask: Bool[Array, " channels"],
-    output: Float[Array, " channels"],
-    draw: Any,
-) -> Float[Array, ""]:
-    """Σ over the observed channels of log p(x | output)."""
-    return jnp.sum(jnp.where(mask, likelihood.log_density(x, output, draw), 0))
 
 
 def check_fits(kinds: Sequence[str], data: Sequence[Series]) -> None:

@@ -41,6 +41,17 @@ def joins(model: Model, windows: Window, index: Int[Array, " batch"]) -> Float[A
     return jnp.where(joined, jax.vmap(jump)(at(windows, index), at(windows, after)), 0)
 
 
+class TrainingData(eqx.Module):
+    """All windows, stacked, and the number of observed entries in them (counted once, not at every step)."""
+
+    windows: Window
+    observed: Float[Array, ""]
+
+    def __init__(self, windows: Window):
+        self.windows = jax.tree.map(jnp.asarray, windows)
+        self.observed = observed_entries(self.windows)
+
+
 class Objective(eqx.Module):
     """The loss of a model on stacked windows at a step; a value to be compiled once, hence all fields static.
 
@@ -60,9 +71,10 @@ class Objective(eqx.Module):
         return self.kl_weight * jnp.clip((step + 1) / max(self.kl_ramp, 1), 0.0, 1.0)
 
     def __call__(
-        self, model: Model, windows: Window, step: Int[Array, ""], *, key: PRNGKeyArray
+        self, model: Model, data: TrainingData, step: Int[Array, ""], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         choose, estimate = jax.random.split(key)
+        windows = data.windows
         total = len(windows.first)
         batch = min(self.batch_size, total)
         index = jax.random.randint(choose, (batch,), 0, total) if batch < total else jnp.arange(total)
@@ -83,4 +95,4 @@ class Objective(eqx.Module):
         if self.join_penalty > 0:
             terms["join_kl"] = scale * jnp.sum(joins(model, windows, index))
             bound = bound - self.join_penalty * terms["join_kl"]
-        return -bound / observed_entries(windows), terms
+        return -bound / data.observed, terms

@@ -60,10 +60,9 @@ class Posterior(eqx.Module):
 def _visible(mask: Array, dropout: float, key: PRNGKeyArray) -> Array:
     """Hide the look-ahead of some nodes from a random neighbour on, as the end of a series hides it."""
     nodes, neighbours, _ = mask.shape
-    which, where = jax.random.split(key)
-    cut = jax.random.randint(where, (nodes, 1), 1, neighbours)
-    cut = jnp.where(jax.random.bernoulli(which, dropout, (nodes, 1)), cut, neighbours)
-    return mask & (jnp.arange(neighbours) < cut)[..., None]
+    uniform = jax.random.uniform(key, (nodes, 1))
+    cut = 1 + jnp.floor(uniform / dropout * (neighbours - 1))  # 1 … K where uniform < dropout
+    return mask & (jnp.arange(neighbours) < jnp.where(uniform < dropout, cut, neighbours))[..., None]
 
 
 def encode(
@@ -81,7 +80,8 @@ def encode(
         mask = _visible(mask, dropout, key)
     present = jnp.any(mask[:, 1:], axis=-1)
     steps = jnp.where(present, jnp.diff(times, axis=1), 0)
-    return jax.vmap(encoder)(values, mask, steps)
+    values, mask, steps = (jnp.moveaxis(x, 0, -1) for x in (values, mask, steps))  # examples last, see elbo.py
+    return jax.vmap(encoder, in_axes=-1, out_axes=-1)(values, mask, steps).T
 
 
 def infer(

@@ -14,9 +14,8 @@ from jax.flatten_util import ravel_pytree
 
 import arcta
 from arcta.elbo import residual
-from arcta.likelihood import masked_log_density
 from arcta.model import Draw, build, summarise
-from arcta.objective import Objective, at, observed_entries
+from arcta.objective import Objective, TrainingData, at, observed_entries
 from arcta.posterior import gaussian_kl
 from arcta.windows import windows_of
 
@@ -55,8 +54,8 @@ def dense_loss(model, windows, draws: Draw, draw_mass, order: int):
 
         def log_density(draw, e):
             outputs = jax.vmap(model.decoder)(mean + jnp.exp(0.5 * log_variance) * e)
-            rows = jax.vmap(lambda x, m, o: masked_log_density(model.likelihood, x, m, o, draw.likelihood))
-            return jnp.sum(rows(window.values[:count], mask, outputs))
+            rows = jax.vmap(lambda x, o: model.likelihood.log_density(x, o, draw.likelihood))
+            return jnp.sum(jnp.where(mask, rows(window.values[:count], outputs), 0))
 
         def rate(draw, t, e):
             r, q = residual(model, posterior(t), window.start + t, jnp.zeros(0), e, draw)
@@ -81,7 +80,7 @@ def check(model, windows, truth, *, num_keys: int, batch_size: int) -> None:
     exact_value, exact = jax.jit(jax.value_and_grad(lambda f: truth(eqx.combine(unravel(f), static))))(flat)
 
     def estimate(key):
-        return jax.value_and_grad(lambda f: objective(eqx.combine(unravel(f), static), windows, jnp.array(9), key=key)[0])(flat)
+        return jax.value_and_grad(lambda f: objective(eqx.combine(unravel(f), static), TrainingData(windows), jnp.array(9), key=key)[0])(flat)
 
     keys = jax.random.split(jax.random.key(5), (num_keys // 250, 250))
     values, gradients = jax.lax.map(jax.jit(jax.vmap(estimate)), keys)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import arcta
 from arcta.kernel import DeepKernel, interpolate, solve_spd
-from arcta.likelihood import Bernoulli, ByChannel, Gaussian, Poisson, StudentT, masked_log_density
+from arcta.likelihood import Bernoulli, ByChannel, Gaussian, Poisson, StudentT
 from arcta.metrics import crps
 from arcta.quadrature import stratified
 from arcta.scaling import Scaling, noise_level
@@ -105,7 +105,7 @@ def test_mixed_channels_keep_their_order_and_masks_drop_entries():
     x, output = jnp.array([0.4, 2.0, -1.0]), jnp.array([0.1, 0.3, 0.2])
     exact = np.array([scipy.stats.norm(0.1, 0.5**0.5).logpdf(0.4), scipy.stats.poisson(np.exp(0.3)).logpmf(2), scipy.stats.norm(0.2, 0.5**0.5).logpdf(-1)])
     np.testing.assert_allclose(mixed.log_density(x, output, draw), exact, rtol=1e-5)
-    total = masked_log_density(mixed, x, jnp.array([True, False, True]), output, draw)
+    total = mixed.total(x[:, None], jnp.array([[True], [False], [True]]), output[:, None], draw)
     assert float(total) == pytest.approx(exact[[0, 2]].sum(), rel=1e-5)
 
 
