@@ -55,7 +55,7 @@ def to_arrays(tree: Any) -> dict[str, np.ndarray]:
     leaves = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))[0]
 
     def raw(leaf: Any) -> np.ndarray:
-        typed = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        typed = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         return np.asarray(jax.random.key_data(leaf) if typed else leaf, order="C")
 
     return {jax.tree_util.keystr(path): raw(leaf) for path, leaf in leaves}
@@ -68,7 +68,7 @@ def from_arrays(like: Any, arrays: Arrays, *, where: str) -> Any:
         if not eqx.is_array(leaf):
             return leaf
         name = jax.tree_util.keystr(path)
-        typed = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        typed = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         expected = jax.eval_shape(jax.random.key_data, leaf) if typed else leaf
         if name not in arrays or arrays[name].shape != expected.shape:
             found = f"shape {arrays[name].shape}" if name in arrays else "nothing"

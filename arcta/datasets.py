@@ -38,7 +38,7 @@ def simulate(
     return path
 
 
-def lotka_volterra_drift(z: Float[np.ndarray, " 2"]) -> Float[np.ndarray, " 2"]:
+def lotka_volterra_drift(z: Float[np.ndarray, "*n 2"]) -> Float[np.ndarray, "*n 2"]:
     """The paper's predator–prey system: ẋ = ⅔x − 4/3 xy, ẏ = xy − y."""
     x, y = z[..., 0], z[..., 1]
     return np.stack([2 / 3 * x - 4 / 3 * x * y, x * y - y], axis=-1)

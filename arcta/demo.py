@@ -69,9 +69,15 @@ def run(out: str | Path = "demo", *, key: int = 0, progress: bool = True) -> tup
             "all of this, compilation included": f"{time.perf_counter() - began:.0f} s",
         },
         figures={
-            "forecast": ("Forecast from 50 s on, with bands and three sample paths", forecast.plot(truth=test, context=recent)),
+            "forecast": (
+                "Forecast from 50 s on, with bands and three sample paths",
+                forecast.plot(truth=test, context=recent),
+            ),
             "phase": ("The learned drift beside the true one; dots are the training data", portrait),
-            "smooth": ("The first 15 s smoothed and super-resolved", smooth.plot(truth=train.at_rows(train.times <= 15.0), num_paths=0)),
+            "smooth": (
+                "The first 15 s smoothed and super-resolved",
+                smooth.plot(truth=train.at_rows(train.times <= 15.0), num_paths=0),
+            ),
             "training": ("Training", loss_curves(fitted.history)),
         },
         command=f"arcta demo --out {out} --key {key}",

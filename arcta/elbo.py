@@ -64,16 +64,17 @@ def _path_kl(
 ) -> Array:
     """½ ∫ E ‖r‖²_{q⁻¹} dt by nested Monte Carlo: R draws of θ, S stratified times for each, a fresh ε at each time."""
     num_draws = len(draws.diffusion)
-    times = window.end * stratified(num_draws, num_times, key=time_key)
+    start, end = jnp.asarray(window.start), jnp.asarray(window.end)
+    times = end * stratified(num_draws, num_times, key=time_key)
     noise = jax.random.normal(noise_key, (*times.shape, draws.diffusion.shape[-1]))
 
     def rate(draw: Draw, t: Array, epsilon: Array) -> Array:
         u = interpolate_inputs(t, jnp.asarray(window.input_times), jnp.asarray(window.inputs))
-        r, q = residual(model, posterior(t), window.start + t, u, epsilon, draw)
+        r, q = residual(model, posterior(t), start + t, u, epsilon, draw)
         return jnp.sum(r**2 / q)
 
     rates = jax.vmap(jax.vmap(rate, in_axes=(None, 0, 0)))(draws, times, noise)
-    return 0.5 * window.end * jnp.mean(rates)
+    return 0.5 * end * jnp.mean(rates)
 
 
 def _log_likelihood(model: Model, window: Window, posterior: Posterior, draws: Draw, key: PRNGKeyArray) -> Array:
@@ -94,7 +95,13 @@ def _log_likelihood(model: Model, window: Window, posterior: Posterior, draws: D
 
 
 def elbo(
-    model: Model, window: Window, *, num_draws: int = 10, num_times: int = 10, posterior: Posterior | None = None, key: PRNGKeyArray
+    model: Model,
+    window: Window,
+    *,
+    num_draws: int = 10,
+    num_times: int = 10,
+    posterior: Posterior | None = None,
+    key: PRNGKeyArray,
 ) -> ELBO:
     """Unbiased estimates of the terms of a window's evidence lower bound, in nats and in the model's units.
 

@@ -67,7 +67,9 @@ def loss_curves(history: Sequence[Mapping[str, float]]) -> Figure:
     fit.plot(steps, [row["log_likelihood"] for row in history], color=ACCENT, linewidth=1.5)
     fit.set_title("log-likelihood [nats]", fontsize=10)
     for name, color in (("path_kl", SECOND), ("initial_kl", MUTED), ("parameter_kl", INK)):
-        kl.plot(steps, [max(row[name], 1e-3) for row in history], color=color, linewidth=1.5, label=name.replace("_", " "))
+        kl.plot(
+            steps, [max(row[name], 1e-3) for row in history], color=color, linewidth=1.5, label=name.replace("_", " ")
+        )
     kl.set_yscale("log")
     kl.set_title("KL terms [nats]", fontsize=10)
     kl.legend(frameon=False, fontsize=8)
@@ -101,7 +103,16 @@ def phase_portrait(
     for axis, (title, v) in zip(axes[0], velocities.items(), strict=True):
         speed = np.linalg.norm(v, axis=-1)
         stream = axis.streamplot(
-            x, y, v[..., 0], v[..., 1], color=speed, cmap="viridis", norm=_scale(top), density=1.1, linewidth=1, arrowsize=0.8
+            x,
+            y,
+            v[..., 0],
+            v[..., 1],
+            color=speed,
+            cmap="viridis",
+            norm=_scale(top),
+            density=1.1,
+            linewidth=1,
+            arrowsize=0.8,
         )
         axis.plot(points[:, 0], points[:, 1], ".", color=SECOND, markersize=2, alpha=0.6)
         axis.set(title=title, xlabel=names[0], ylabel=names[1], xlim=(low[0], high[0]), ylim=(low[1], high[1]))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CONTEXT_ENTRIES = 2_000_000  # larger training data leaves only the last windows of each series in a saved run
 JOIN_WARNING = 1.0  # nats per join, see MATH: 15 partitions of 4 points overshoot the likelihood by 15 nats
 _compiled_joins = eqx.filter_jit(joins)
-_PARAMETER_KINDS = {kind.__name__: kind for kind in (LogNormal, Normal, Known, Learned)}
+_PARAMETER_KINDS: dict[str, Callable[..., Any]] = {kind.__name__: kind for kind in (LogNormal, Normal, Known, Learned)}
 
 
 def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
@@ -69,7 +69,9 @@ def _describe(spec: LatentSDE) -> dict[str, Any]:
 
 
 def _restore_spec(stored: Mapping[str, Any], code: Mapping[str, Any]) -> LatentSDE:
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
     for name in ("drift", "decoder", "encoder"):
         if isinstance(fields[name], dict):
             if code.get(name) is None:
@@ -88,8 +90,8 @@ def _restore_spec(stored: Mapping[str, Any], code: Mapping[str, Any]) -> LatentS
 
 
 def _blank_parameter(kind: str, shape: tuple[int, ...]) -> Any:
-    ones = np.ones(shape)
-    return _PARAMETER_KINDS[kind](ones, ones) if kind in ("LogNormal", "Normal") else _PARAMETER_KINDS[kind](ones)
+    ones, make = np.ones(shape), _PARAMETER_KINDS[kind]
+    return make(ones, ones) if kind in ("LogNormal", "Normal") else make(ones)
 
 
 def _summary_to_json(summary: DataSummary) -> dict[str, Any]:
@@ -98,7 +100,9 @@ def _summary_to_json(summary: DataSummary) -> dict[str, Any]:
 
 
 def _summary_from_json(stored: Mapping[str, Any]) -> DataSummary:
-    scaling = {k: np.array(v, float) if isinstance(v, list) else v for k, v in stored["scaling"].items()}
+    scaling: dict[str, Any] = {
+        k: np.array(v, float) if isinstance(v, list) else v for k, v in stored["scaling"].items()
+    }
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
     return DataSummary(**{**fields, "scaling": Scaling(**scaling)})
 
@@ -252,7 +256,12 @@ class Fit:
             k = jax.random.fold_in(as_key(key), i)
             before = context[item.name]
             pairs.append(
-                (forecast(self.model, self.summary, before, item.times, inputs=known, num_samples=num_samples, key=k), item)
+                (
+                    forecast(
+                        self.model, self.summary, before, item.times, inputs=known, num_samples=num_samples, key=k
+                    ),
+                    item,
+                )
             )
         return score(pairs)
 
@@ -317,7 +326,7 @@ def _parameter_rows(model: Model, summary: DataSummary) -> list[dict[str, Any]]:
     unit = (scaling.scale**2 if own else 1.0) / scaling.time_scale
     add([f"diffusion[{axis}]" for axis in axes], model.diffusion.level, lambda q: q * unit)
     likelihood = model.likelihood
-    parts = getattr(likelihood, "parts", (likelihood,))
+    parts: tuple[Any, ...] = getattr(likelihood, "parts", (likelihood,))
     groups = getattr(likelihood, "channels", (tuple(range(len(summary.channels))),))
     for part, columns in zip(parts, groups, strict=True):
         if hasattr(part, "variance"):
@@ -375,7 +384,9 @@ class _Recorder:
         state = from_arrays(state, files["latest"], where=where)
         best = Best()
         if "best" in files:
-            best = Best(from_arrays(state.model, files["best"], where=where), header["best_score"], header["since_best"])
+            best = Best(
+                from_arrays(state.model, files["best"], where=where), header["best_score"], header["since_best"]
+            )
         return state, best, _read_history(self.folder, int(state.step))
 
     def begin(self, rows: Sequence[Row]) -> None:
@@ -502,11 +513,13 @@ def fit(
     held_out = [] if validation is None else as_list(validation)
     for item in held_out:
         if item.channels != summary.channels:
-            raise ValueError(f"validation series '{item.name}' needs the channels {list(summary.channels)}; it has others.")
+            raise ValueError(
+                f"validation series '{item.name}' needs the channels {list(summary.channels)}; it has others."
+            )
     build_key, train_key = jax.random.split(as_key(key))
     module = build(model, summary, key=build_key)
     lookahead = module.encoder.lookahead
-    data = TrainingData(windows_of(series, summary.scaling, size=summary.partition_size, lookahead=lookahead))
+    stacked = TrainingData(windows_of(series, summary.scaling, size=summary.partition_size, lookahead=lookahead))
     objective = Objective(
         batch_size=training.batch_size,
         num_draws=training.num_draws,
@@ -515,7 +528,7 @@ def fit(
         kl_ramp=round(training.kl_ramp * training.steps),
         join_penalty=training.join_penalty,
     )
-    fingerprint = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(data))).hexdigest()
+    fingerprint = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(stacked))).hexdigest()
     recorder = _Recorder(out, {**_identity(model, summary, training), "fingerprint": fingerprint})
     state, best, before = start(module, training, key=train_key), Best(), []
     if resume:
@@ -524,9 +537,9 @@ def fit(
     outcome: Outcome = train(
         objective,
         state,
-        data,
+        stacked,
         training,
-        measure=_measure(objective, data.windows, training),
+        measure=_measure(objective, stacked.windows, training),
         validate=_validator(_validation_pairs(series, held_out), summary) if held_out else None,
         best=best,
         on_row=recorder.row,
@@ -574,4 +587,3 @@ def load(folder: str | Path, *, drift: Any = None, decoder: Any = None, encoder:
         seconds=header["seconds"],
         compile_seconds=header["compile_seconds"],
     )
-

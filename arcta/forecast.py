@@ -1,6 +1,6 @@
 """Forecast: from the posterior at the last observation of a context, along the prior SDE, through the decoder.
 
-    z(t_N) ~ q(z(t_N) | last window),   θ ~ q(θ),   dz = f dt + √q dβ,   x ~ p(x | z)
+z(t_N) ~ q(z(t_N) | last window),   θ ~ q(θ),   dz = f dt + √q dβ,   x ~ p(x | z)
 """
 
 from __future__ import annotations

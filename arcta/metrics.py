@@ -1,9 +1,9 @@
 """Scores of a prediction against observations, over observed entries only and in the data's own units.
 
-    rmse         root mean square of (mean − x)
-    crps         E|X − x| − ½ E|X − X'|, from samples with observation noise (its unbiased form)
-    log_density  mean log predictive density of an entry, log-mean-exp over samples
-    coverage_c   the fraction of entries inside the central band of level c (noise included)
+rmse         root mean square of (mean − x)
+crps         E|X − x| − ½ E|X − X'|, from samples with observation noise (its unbiased form)
+log_density  mean log predictive density of an entry, log-mean-exp over samples
+coverage_c   the fraction of entries inside the central band of level c (noise included)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LEVELS = (0.5, 0.9, 0.95)
 
 
-def crps(samples: Float[np.ndarray, "samples ..."], values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+def crps(samples: Float[np.ndarray, "samples ..."], values: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
     """The continuous ranked probability score of each entry from samples; O(samples log samples)."""
     count = len(samples)
     distance = np.abs(samples - values).mean(axis=0)

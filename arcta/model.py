@@ -1,7 +1,7 @@
 """The model: its configuration (`LatentSDE`, plain keywords), and the module built from it and from the data (`Model`).
 
-    z(0) ~ p(z0),   dz = f(t, z, u) dt + √q(t) dβ,   x_i ~ p(x | z(t_i))          generative
-    q(z(t) | window) = N(m(t), diag s(t))                                         inference
+z(0) ~ p(z0),   dz = f(t, z, u) dt + √q(t) dβ,   x_i ~ p(x | z(t_i))          generative
+q(z(t) | window) = N(m(t), diag s(t))                                         inference
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -156,7 +155,11 @@ class LatentSDE:
             raise ValueError(f"lookahead_dropout must lie in [0, 1); got {self.lookahead_dropout}. Use 0.1.")
         self._check_choice("activation", tuple(ACTIVATIONS))
         self._check_choice("diffusion", ("constant", "time-dependent"))
-        for name, choices in (("decoder", ("mlp", "conv", "identity")), ("encoder", ("window",)), ("drift", ("neural",))):
+        for name, choices in (
+            ("decoder", ("mlp", "conv", "identity")),
+            ("encoder", ("window",)),
+            ("drift", ("neural",)),
+        ):
             if isinstance(getattr(self, name), str):
                 self._check_choice(name, choices)
         if isinstance(self.noise, str):
@@ -166,13 +169,17 @@ class LatentSDE:
         kinds = [self.likelihood] if isinstance(self.likelihood, str) else self.likelihood.values()
         for kind in kinds:
             if kind not in LIKELIHOODS:
-                raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}; got '{kind}'. Choose one of them.")
+                raise ValueError(
+                    f"likelihood must be one of {', '.join(LIKELIHOODS)}; got '{kind}'. Choose one of them."
+                )
         if self.parameters is not None and (isinstance(self.drift, str) or not callable(self.drift)):
             raise ValueError("parameters need a drift function that uses them; pass drift=lambda t, z, p, u: ….")
 
     def _check_choice(self, name: str, choices: Sequence[str]) -> None:
         if getattr(self, name) not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}; got '{getattr(self, name)}'. Choose one of them.")
+            raise ValueError(
+                f"{name} must be one of {', '.join(choices)}; got '{getattr(self, name)}'. Choose one of them."
+            )
 
 
 def _kinds(spec: LatentSDE, channels: tuple[str, ...]) -> tuple[str, ...]:
@@ -263,7 +270,9 @@ def _decoder(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Callab
         return Identity()
     if kind == "conv":
         if summary.frame_shape is None:
-            raise ValueError("decoder='conv' needs frames; the values are flat rows. Pass values of shape (n, height, width).")
+            raise ValueError(
+                "decoder='conv' needs frames; the values are flat rows. Pass values of shape (n, height, width)."
+            )
         return ConvDecoder(summary.latent_size, summary.frame_shape, spec.activation, key=key)
     sizes = (summary.latent_size, *spec.decoder_sizes, len(summary.channels))
     net = MLP(sizes, spec.activation, key=key)

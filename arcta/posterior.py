@@ -134,5 +134,3 @@ def join_kl(before: Posterior, after: Posterior, window: Window) -> Float[Array,
     last = jnp.sum(jnp.asarray(window.node)) - 1
     next_mean, next_log_variance = after.at_nodes()
     return gaussian_kl(mean[last], log_variance[last], next_mean[0], next_log_variance[0])
-
-

@@ -54,7 +54,9 @@ class Prediction:
     def quantile(self, probability: float, *, noise: bool = True) -> Float[np.ndarray, "n channels"]:
         """A quantile of x at each time; with `noise=False` that of the noise-free signal."""
         if not 0 <= probability <= 1:
-            raise ValueError(f"a quantile's probability lies in [0, 1]; got {probability}. Use 0.9 for the 90 % quantile.")
+            raise ValueError(
+                f"a quantile's probability lies in [0, 1]; got {probability}. Use 0.9 for the 90 % quantile."
+            )
         return np.quantile(self.observations if noise else self.signal, probability, axis=0)
 
     def log_density(self, values: Float[np.ndarray, "n channels"]) -> Float[np.ndarray, "n channels"]:
@@ -166,9 +168,13 @@ def check_times(times: Any) -> Float[np.ndarray, " n"]:
     try:
         array = np.array(times, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
-        raise ValueError(f"prediction times must be numbers; got {times!r}. Pass a list or an array of times.") from None
+        raise ValueError(
+            f"prediction times must be numbers; got {times!r}. Pass a list or an array of times."
+        ) from None
     if array.size == 0 or not np.isfinite(array).all() or (np.diff(array) <= 0).any():
-        raise ValueError("prediction times must be finite and increase; sort them, drop repeats, and pass at least one.")
+        raise ValueError(
+            "prediction times must be finite and increase; sort them, drop repeats, and pass at least one."
+        )
     return array
 
 

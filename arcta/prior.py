@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-
 Numbers = ArrayLike | Sequence[float]
 
 
@@ -24,11 +23,11 @@ Numbers = ArrayLike | Sequence[float]
 class Parameter(Protocol):
     """What every parameter can do."""
 
-    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]: ...
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]: ...
 
     def kl(self) -> Float[Array, ""]: ...
 
-    def quantile(self, probability: float) -> Float[Array, "..."]: ...
+    def quantile(self, probability: float) -> Float[Array, ...]: ...
 
 
 class Normal(eqx.Module):
@@ -38,21 +37,19 @@ class Normal(eqx.Module):
     of its standard deviation).
     """
 
-    mean: Float[Array, "..."]
-    log_std: Float[Array, "..."]
-    prior_mean: Float[Array, "..."]
-    prior_std: Float[Array, "..."]
+    mean: Float[Array, ...]
+    log_std: Float[Array, ...]
+    prior_mean: Float[Array, ...]
+    prior_std: Float[Array, ...]
 
-    def __init__(
-        self, mean: Numbers, std: Numbers, *, start: Numbers | None = None, start_std: Numbers | None = None
-    ):
+    def __init__(self, mean: Numbers, std: Numbers, *, start: Numbers | None = None, start_std: Numbers | None = None):
         prior_mean, prior_std = jnp.broadcast_arrays(jnp.asarray(mean, float), jnp.asarray(std, float))
         self.prior_mean, self.prior_std = prior_mean, prior_std
         self.mean = jnp.broadcast_to(jnp.asarray(mean if start is None else start, float), prior_mean.shape)
         spread = 0.1 * prior_std if start_std is None else start_std
         self.log_std = jnp.broadcast_to(jnp.log(jnp.asarray(spread, float)), prior_mean.shape)
 
-    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
         return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
 
     def kl(self) -> Float[Array, ""]:
@@ -60,10 +57,10 @@ class Normal(eqx.Module):
         distance = (jnp.exp(2 * self.log_std) + (self.mean - prior_mean) ** 2) / (2 * prior_std**2)
         return jnp.sum(jnp.log(prior_std) - self.log_std - 0.5 + distance)
 
-    def quantile(self, probability: float) -> Float[Array, "..."]:
+    def quantile(self, probability: float) -> Float[Array, ...]:
         return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
 
-    def prior_quantile(self, probability: float) -> Float[Array, "..."]:
+    def prior_quantile(self, probability: float) -> Float[Array, ...]:
         return self.prior_mean + self.prior_std * jax.scipy.stats.norm.ppf(probability)
 
 
@@ -93,50 +90,50 @@ class LogNormal(eqx.Module):
         log_start = None if start is None else jnp.log(jnp.asarray(start, float))
         self.log = Normal(jnp.log(jnp.asarray(median, float)), spread, start=log_start, start_std=start_spread)
 
-    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
         return jnp.exp(self.log.sample(key=key))
 
     def kl(self) -> Float[Array, ""]:
         return self.log.kl()
 
-    def quantile(self, probability: float) -> Float[Array, "..."]:
+    def quantile(self, probability: float) -> Float[Array, ...]:
         return jnp.exp(self.log.quantile(probability))
 
-    def prior_quantile(self, probability: float) -> Float[Array, "..."]:
+    def prior_quantile(self, probability: float) -> Float[Array, ...]:
         return jnp.exp(self.log.prior_quantile(probability))
 
 
 class Known(eqx.Module):
     """A constant: never trained, no KL."""
 
-    value: Float[Array, "..."]
+    value: Float[Array, ...]
 
     def __init__(self, value: Numbers):
         self.value = jnp.asarray(value, float)
 
-    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
         return jax.lax.stop_gradient(self.value)
 
     def kl(self) -> Float[Array, ""]:
         return jnp.zeros(())
 
-    def quantile(self, probability: float) -> Float[Array, "..."]:
+    def quantile(self, probability: float) -> Float[Array, ...]:
         return self.value
 
 
 class Learned(eqx.Module):
     """A positive point estimate exp(log_value), no KL."""
 
-    log_value: Float[Array, "..."]
+    log_value: Float[Array, ...]
 
     def __init__(self, start: Numbers):
         self.log_value = jnp.log(jnp.asarray(start, float))
 
-    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
         return jnp.exp(self.log_value)
 
     def kl(self) -> Float[Array, ""]:
         return jnp.zeros(())
 
-    def quantile(self, probability: float) -> Float[Array, "..."]:
+    def quantile(self, probability: float) -> Float[Array, ...]:
         return jnp.exp(self.log_value)

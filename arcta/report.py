@@ -20,11 +20,13 @@ _STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: #1f2933; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
 p.lead { color: #52606d; margin-top: 0; } figure { margin: .6rem 0; } figure svg { width: 100%; height: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; } td, th { padding: .25rem .9rem .25rem 0; text-align: right; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid #cbd2d9; } tbody tr { border-bottom: 1px solid #e4e7eb; }
-.numbers { display: flex; flex-wrap: wrap; gap: 1rem 2.4rem; margin: 1.2rem 0; } .numbers b { display: block; font-size: 1.5rem; font-weight: 600; }
-.numbers span { color: #52606d; font-size: .9rem; } code, pre { font: .85rem/1.45 ui-monospace, monospace; }
-pre { background: #f5f7fa; padding: .8rem 1rem; overflow-x: auto; border-radius: 4px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+td, th { padding: .25rem .9rem .25rem 0; text-align: right; } th:first-child, td:first-child { text-align: left; }
+thead th { border-bottom: 2px solid #cbd2d9; } tbody tr { border-bottom: 1px solid #e4e7eb; }
+.numbers { display: flex; flex-wrap: wrap; gap: 1rem 2.4rem; margin: 1.2rem 0; }
+.numbers b { display: block; font-size: 1.5rem; font-weight: 600; } .numbers span { color: #52606d; font-size: .9rem; }
+code, pre { font: .85rem/1.45 ui-monospace, monospace; }
+pre { background: #f5f7fa; padding: .8rem 1rem; white-space: pre-wrap; border-radius: 4px; }
 """
 
 
@@ -90,7 +92,9 @@ def write_report(
         "training": dataclasses.asdict(fit.training),
         "versions": _versions(),
     }
-    listing = "\n".join(f"{part}: " + ", ".join(f"{k}={v!r}" for k, v in items.items()) for part, items in settings.items())
+    listing = "\n".join(
+        f"{part}: " + ", ".join(f"{k}={v!r}" for k, v in items.items()) for part, items in settings.items()
+    )
     numbers = "".join(f"<div><b>{html.escape(v)}</b><span>{html.escape(k)}</span></div>" for k, v in headline.items())
     page = (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{html.escape(title)}</title>"

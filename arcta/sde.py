@@ -47,7 +47,11 @@ class NeuralDrift(eqx.Module):
         self.span = span
 
     def __call__(
-        self, t: Float[Array, ""], z: Float[Array, " latent"], u: Float[Array, " inputs"], parameters: Mapping[str, Array]
+        self,
+        t: Float[Array, ""],
+        z: Float[Array, " latent"],
+        u: Float[Array, " inputs"],
+        parameters: Mapping[str, Array],
     ) -> Float[Array, " latent"]:
         time = () if self.span is None else (jnp.asarray(t / self.span, z.dtype)[None],)
         return self.net(jnp.concatenate([z, u, *time]))
@@ -84,7 +88,11 @@ class ParametricDrift(eqx.Module):
         self.function, self.parameters, self.units = function, dict(parameters), units
 
     def __call__(
-        self, t: Float[Array, ""], z: Float[Array, " latent"], u: Float[Array, " inputs"], parameters: Mapping[str, Array]
+        self,
+        t: Float[Array, ""],
+        z: Float[Array, " latent"],
+        u: Float[Array, " inputs"],
+        parameters: Mapping[str, Array],
     ) -> Float[Array, " latent"]:
         units = jax.lax.stop_gradient(jax.tree.map(lambda x: jnp.asarray(x, z.dtype), self.units))
         state = units.shift + units.scale * z
@@ -95,7 +103,7 @@ class ParametricDrift(eqx.Module):
 
     def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
         keys = jax.random.split(key, max(len(self.parameters), 1))
-        return {name: item.sample(key=k) for (name, item), k in zip(self.parameters.items(), keys)}
+        return {name: item.sample(key=k) for (name, item), k in zip(self.parameters.items(), keys, strict=False)}
 
     def kl(self) -> Float[Array, ""]:
         return sum((item.kl() for item in self.parameters.values()), start=jnp.zeros(()))

@@ -7,7 +7,7 @@ Everything here is NumPy in the user's own units; nothing is compiled.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -234,7 +234,7 @@ class Series:
         )
 
 
-def as_list(data: Series | Iterable[Series]) -> list[Series]:
+def as_list(data: Any) -> list[Series]:
     """One series or several, as a list whose members agree in channels and inputs and differ in name."""
     series = [data] if isinstance(data, Series) else list(data)
     if not series:

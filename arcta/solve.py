@@ -6,6 +6,8 @@ outer loop is left out: it carries error callbacks, which keep the compiled prog
 
 from __future__ import annotations
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -51,11 +53,11 @@ def path(
 ) -> Float[Array, "n latent"]:
     """One path z at the grid's times, from z = `initial` at its start."""
 
-    def drift(t: Array, z: Array, _: None) -> Array:
+    def drift(t: Any, z: Array, _: Any) -> Array:
         u = interpolate_inputs(t, grid.input_times, grid.inputs)
         return model.drift(grid.start + t, z, u, draw.parameters)
 
-    def dispersion(t: Array, z: Array, _: None) -> Array:
+    def dispersion(t: Any, z: Array, _: Any) -> Array:
         return jnp.diag(jnp.sqrt(model.diffusion(grid.start + t, draw.diffusion)))
 
     noise = diffrax.UnsafeBrownianPath(initial.shape, key)

@@ -23,7 +23,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int, PRNGKeyArray
 
-Row = dict[str, float]
+Row = dict[str, int | float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -265,7 +265,9 @@ def train(
         while int(state.step) < training.steps:
             target = _next_stop(int(state.step), training)
             clock = time.perf_counter()
-            state, means, last = jax.block_until_ready(advance(loss, training, state, data, jnp.array(target, jnp.int32)))
+            state, means, last = jax.block_until_ready(
+                advance(loss, training, state, data, jnp.array(target, jnp.int32))
+            )
             seconds += time.perf_counter() - clock
             step = int(state.step)
             if step < target:
@@ -276,7 +278,9 @@ def train(
             if validate is not None and (step % training.validate_every == 0 or step == training.steps):
                 row["validation"] = validate(state.model)
                 better = row["validation"] < best.score
-                best = Best(state.model, row["validation"]) if better else dataclasses.replace(best, since=best.since + 1)
+                best = (
+                    Best(state.model, row["validation"]) if better else dataclasses.replace(best, since=best.since + 1)
+                )
             history.append(row)
             if on_row is not None:
                 on_row(row)

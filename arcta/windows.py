@@ -86,7 +86,9 @@ def partition(series: Series, scaling: Scaling, *, size: int, lookahead: int) ->
     valid = row < n
     kept = np.minimum(row, n - 1)
     seconds = t[kept] - t[begin][:, None] + (row - kept) * scaling.time_scale
-    spacing = [np.median(np.diff(t[a : b + 1])) if b > a else scaling.time_scale for a, b in zip(begin, last_node, strict=True)]
+    spacing = [
+        np.median(np.diff(t[a : b + 1])) if b > a else scaling.time_scale for a, b in zip(begin, last_node, strict=True)
+    ]
     input_times, inputs = _knots(series, scaling, t[begin], t[last_node])
     mask = seen[kept] & valid[..., None]
     dtype = jax.dtypes.canonicalize_dtype(np.float64)

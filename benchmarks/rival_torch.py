@@ -7,6 +7,7 @@ the authors' code (a trainer, finite differences) are not copied.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh}
 
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (a, b) in enumerate(itertools.pairwise(sizes)):
         layers.append(nn.Linear(a, b))
         if i < len(sizes) - 2:
             layers.append(ACTIVATIONS[activation]())
@@ -79,7 +80,7 @@ class TorchModel(nn.Module):
 
         strata = (torch.arange(num_times) + torch.rand(num_draws, num_times)) / num_times
         query = (2 * strata - 1).reshape(-1, 1)
-        feature, rate = torch.func.jvp(self.features, (query,), (torch.ones_like(query),))
+        feature, rate = torch.func.jvp(self.features, (query,), (torch.ones_like(query),))  # pyright: ignore
         distance = (feature - features[None]) / scale
         k = torch.exp(-0.5 * distance**2)
         k_rate = -k * distance * rate / scale

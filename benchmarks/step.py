@@ -58,7 +58,9 @@ def ours(spec: arcta.LatentSDE, data: list[arcta.Series], num_draws: int, num_ti
     return run
 
 
-def rival(model: TorchModel, times: np.ndarray, values: np.ndarray, num_draws: int, num_times: int) -> Callable[[], None]:
+def rival(
+    model: TorchModel, times: np.ndarray, values: np.ndarray, num_draws: int, num_times: int
+) -> Callable[[], None]:
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3, foreach=True)
     ts, xs = torch.tensor(times, dtype=torch.float32), torch.tensor(values, dtype=torch.float32)
 
@@ -135,7 +137,10 @@ def main() -> None:
             row = measure(name, rotation, options.repeats)
             title = name + (", rotation term" if rotation else ", as in the paper")
             result[title] = row
-            print(f"{title:<32} arcta {row['arcta_ms']:.2f} ms   torch {row['torch_ms']:.2f} ms   ratio {row['ratio']:.1f}", flush=True)
+            print(
+                f"{title:<32} arcta {row['arcta_ms']:.2f} ms   torch {row['torch_ms']:.2f} ms   ratio {row['ratio']:.1f}",
+                flush=True,
+            )
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(result, indent=1))

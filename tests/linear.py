@@ -57,7 +57,9 @@ def joint(F, q, m0, P0, times, xs, noise_variance, query):
     post_mean = mean[wanted] + gain @ (xs.reshape(-1) - mean[observed])
     post_cov = covariance[np.ix_(wanted, wanted)] - gain @ covariance[np.ix_(observed, wanted)]
     count = len(query)
-    return post_mean.reshape(count, d), np.stack([post_cov[i * d : (i + 1) * d, i * d : (i + 1) * d] for i in range(count)])
+    return post_mean.reshape(count, d), np.stack(
+        [post_cov[i * d : (i + 1) * d, i * d : (i + 1) * d] for i in range(count)]
+    )
 
 
 def simulate(F, q, m0, P0, times, noise_variance, rng):

@@ -80,7 +80,9 @@ def check(model, windows, truth, *, num_keys: int, batch_size: int) -> None:
     exact_value, exact = jax.jit(jax.value_and_grad(lambda f: truth(eqx.combine(unravel(f), static))))(flat)
 
     def estimate(key):
-        return jax.value_and_grad(lambda f: objective(eqx.combine(unravel(f), static), TrainingData(windows), jnp.array(9), key=key)[0])(flat)
+        return jax.value_and_grad(
+            lambda f: objective(eqx.combine(unravel(f), static), TrainingData(windows), jnp.array(9), key=key)[0]
+        )(flat)
 
     keys = jax.random.split(jax.random.key(5), (num_keys // 250, 250))
     values, gradients = jax.lax.map(jax.jit(jax.vmap(estimate)), keys)

@@ -80,7 +80,9 @@ def test_path_kl_and_marginals_against_a_girsanov_simulation():
     keys = jax.random.split(jax.random.key(2), 4000)
     estimates = jax.jit(jax.vmap(lambda k: elbo(model, window, key=k).path_kl))(keys)
     error = np.hypot(np.std(cost) / np.sqrt(num_paths), np.std(estimates) / np.sqrt(len(keys)))
-    assert abs(float(cost.mean() - estimates.mean())) < 4 * error + 0.01 * float(estimates.mean())  # Euler's O(h) beside
+    assert abs(float(cost.mean() - estimates.mean())) < 4 * error + 0.01 * float(
+        estimates.mean()
+    )  # Euler's O(h) beside
     last = int(window.node.sum()) - 1
     spread = np.exp(0.5 * np.asarray(log_variance[last]))
     assert np.all(np.abs(np.asarray(z.mean(0) - mean[last])) < 4 * spread / np.sqrt(num_paths) + 0.02 * spread)
@@ -124,7 +126,13 @@ def test_padding_and_masked_rows_change_nothing():
     cut = eqx.tree_at(
         lambda w: (w.times, w.values, w.mask, w.node, w.scored),
         last,
-        (last.times[: count + 2], last.values[: count + 2], last.mask[: count + 2], last.node[: count + 2], last.scored[: count + 2]),
+        (
+            last.times[: count + 2],
+            last.values[: count + 2],
+            last.mask[: count + 2],
+            last.node[: count + 2],
+            last.scored[: count + 2],
+        ),
     )
     for t in (0.0, 0.3, 0.99):
         padded, bare = (model.posterior(w)(t * last.end) for w in (last, cut))
@@ -141,7 +149,9 @@ def test_values_behind_the_mask_do_not_matter():
     _, _, model, windows = setting(missing=0.4)
     window = at(windows, jnp.array(0))
     garbage = eqx.tree_at(lambda w: w.values, window, jnp.where(window.mask, window.values, 1e3))
-    for a, b in zip(elbo(model, window, key=jax.random.key(0)), elbo(model, garbage, key=jax.random.key(0)), strict=True):
+    for a, b in zip(
+        elbo(model, window, key=jax.random.key(0)), elbo(model, garbage, key=jax.random.key(0)), strict=True
+    ):
         assert float(a) == float(b)
 
 
@@ -151,7 +161,9 @@ def test_rescaling_time_rescales_the_drift_and_changes_no_term():
     c = 7.0
     window = at(windows, jnp.array(1))
     slow = eqx.tree_at(
-        lambda w: (w.start, w.end, w.spacing, w.times), window, (c * window.start, c * window.end, c * window.spacing, c * window.times)
+        lambda w: (w.start, w.end, w.spacing, w.times),
+        window,
+        (c * window.start, c * window.end, c * window.spacing, c * window.times),
     )
     fast = known_diffusion(model, [0.5, 0.9])
     inner = fast.drift

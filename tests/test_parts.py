@@ -45,7 +45,8 @@ def test_log_normal_kl_against_monte_carlo(double):
         draws = np.asarray(jax.vmap(lambda k: prior.sample(key=k))(jax.random.split(jax.random.key(0), 50_000)), float)
         kl = float(prior.kl())
     ratio = np.sum(
-        scipy.stats.lognorm(0.3, scale=[0.2, 0.9]).logpdf(draws) - scipy.stats.lognorm(1.0, scale=[1.0, 0.5]).logpdf(draws),
+        scipy.stats.lognorm(0.3, scale=[0.2, 0.9]).logpdf(draws)
+        - scipy.stats.lognorm(1.0, scale=[1.0, 0.5]).logpdf(draws),
         axis=1,
     )
     assert abs(ratio.mean() - kl) < 4 * ratio.std() / np.sqrt(len(ratio))
@@ -67,7 +68,11 @@ OUTPUT = np.array([-0.7, 0.2, 1.5])
     ("likelihood", "x", "reference"),
     [
         (Gaussian(arcta.Known([0.3, 1.0, 2.0])), [0.1, -2.0, 1.0], scipy.stats.norm(OUTPUT, np.sqrt([0.3, 1.0, 2.0]))),
-        (StudentT(arcta.Known([0.3, 1.0, 2.0]), 3), [0.1, -9.0, 1.0], scipy.stats.t(5, OUTPUT, np.sqrt([0.3, 1.0, 2.0]))),
+        (
+            StudentT(arcta.Known([0.3, 1.0, 2.0]), 3),
+            [0.1, -9.0, 1.0],
+            scipy.stats.t(5, OUTPUT, np.sqrt([0.3, 1.0, 2.0])),
+        ),
     ],
     ids=["gaussian", "student-t"],
 )
@@ -75,7 +80,9 @@ def test_continuous_log_densities_against_scipy(likelihood, x, reference):
     draw = likelihood.draw(key=jax.random.key(0))
     ours = likelihood.log_density(jnp.array(x), jnp.array(OUTPUT), draw)
     np.testing.assert_allclose(ours, reference.logpdf(x), rtol=1e-5, atol=1e-5)
-    samples = jax.vmap(lambda k: likelihood.sample(jnp.array(OUTPUT), draw, key=k))(jax.random.split(jax.random.key(1), 20000))
+    samples = jax.vmap(lambda k: likelihood.sample(jnp.array(OUTPUT), draw, key=k))(
+        jax.random.split(jax.random.key(1), 20000)
+    )
     for i in range(3):
         frozen = lambda v, i=i: reference.cdf(np.repeat(v[:, None], 3, 1))[:, i]  # noqa: E731
         assert scipy.stats.kstest(np.asarray(samples[:, i], float), frozen).pvalue > 1e-3
@@ -93,7 +100,9 @@ def test_discrete_log_densities_against_scipy(likelihood, x, reference):
     draw = likelihood.draw(key=jax.random.key(0))
     ours = likelihood.log_density(jnp.array(x), jnp.array(OUTPUT), draw)
     np.testing.assert_allclose(ours, reference.logpmf(x), rtol=1e-5, atol=1e-5)
-    samples = jax.vmap(lambda k: likelihood.sample(jnp.array(OUTPUT), draw, key=k))(jax.random.split(jax.random.key(1), 20000))
+    samples = jax.vmap(lambda k: likelihood.sample(jnp.array(OUTPUT), draw, key=k))(
+        jax.random.split(jax.random.key(1), 20000)
+    )
     errors = np.sqrt(reference.var() / 20000)
     assert np.all(np.abs(np.asarray(samples).mean(0) - reference.mean()) < 4 * errors)
     np.testing.assert_allclose(likelihood.mean(jnp.array(OUTPUT)), reference.mean(), rtol=1e-5)
@@ -103,7 +112,13 @@ def test_mixed_channels_keep_their_order_and_masks_drop_entries():
     mixed = ByChannel((Gaussian(arcta.Known([0.5, 0.5])), Poisson()), ((0, 2), (1,)))
     draw = mixed.draw(key=jax.random.key(0))
     x, output = jnp.array([0.4, 2.0, -1.0]), jnp.array([0.1, 0.3, 0.2])
-    exact = np.array([scipy.stats.norm(0.1, 0.5**0.5).logpdf(0.4), scipy.stats.poisson(np.exp(0.3)).logpmf(2), scipy.stats.norm(0.2, 0.5**0.5).logpdf(-1)])
+    exact = np.array(
+        [
+            scipy.stats.norm(0.1, 0.5**0.5).logpdf(0.4),
+            scipy.stats.poisson(np.exp(0.3)).logpmf(2),
+            scipy.stats.norm(0.2, 0.5**0.5).logpdf(-1),
+        ]
+    )
     np.testing.assert_allclose(mixed.log_density(x, output, draw), exact, rtol=1e-5)
     total = mixed.total(x[:, None], jnp.array([[True], [False], [True]]), output[:, None], draw)
     assert float(total) == pytest.approx(exact[[0, 2]].sum(), rel=1e-5)
