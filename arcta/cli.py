@@ -32,9 +32,12 @@ def demo(*, out: Path = Path("demo"), key: int = 0, quiet: bool = False) -> None
 
     Parameters
     ----------
-    out: folder for the run, the report and its pictures.
-    key: the training seed.
-    quiet: print the result only.
+    out
+        Folder for the run, the report and its pictures.
+    key
+        The training seed.
+    quiet
+        Print the result only.
     """
     compilation_cache()
     from . import demo as lotka_volterra

@@ -58,7 +58,7 @@ def draw_points(axis: Axes, times: np.ndarray, values: np.ndarray, *, color: str
     axis.plot(times, values, ".", color=color, markersize=3, label=name)
 
 
-def loss_curves(history: Sequence[Mapping[str, float]]) -> Figure:
+def loss_curves(history: Sequence[Mapping[str, int | float]]) -> Figure:
     """The terms of the bound, and the validation error where there is one, against the step."""
     validated = any("validation" in row for row in history)
     figure, axes = new_figure(1, 3 if validated else 2, width=11 if validated else 8, height=2.8)

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """The same training step in eager PyTorch: the rival of `step.py`, written as one would write it well.
 
 Everything is batched tensor algebra; one Cholesky per window; kernel time derivatives in closed form with one

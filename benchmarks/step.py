@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """Time of one training step, ours against eager PyTorch, one thread each, interleaved in one run.
 
     python benchmarks/step.py                                  # `make bench` stores it in benchmarks/results/step.json
