@@ -116,10 +116,12 @@ def elbo(
     **Returns:** `ELBO(log_likelihood, path_kl, initial_kl, parameter_kl)`. `initial_kl` is zero but for the first window
     of a series. `parameter_kl` is that of the whole model: count it once however many windows are summed.
     """
-    draw_key, encode_key, time_key, path_key, likelihood_key = jax.random.split(key, 5)
+    # One split for everything: on a CPU each call of the generator costs 0.1 ms, of a step of 1 ms (Lotka–Volterra).
+    keys = jax.random.split(key, 4 + num_draws)
+    encode_key, time_key, path_key, likelihood_key = keys[:4]
     if posterior is None:
         posterior = model.posterior(window, key=encode_key)
-    draws = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(draw_key, num_draws))
+    draws = jax.vmap(lambda k: model.draw(key=k))(keys[4:])
     mean, log_variance = posterior.at_nodes()
     initial_kl = gaussian_kl(mean[0], log_variance[0], model.initial.mean, model.initial.log_variance)
     return ELBO(

@@ -70,6 +70,11 @@ class Objective(eqx.Module):
         """The KL weight at a step."""
         return self.kl_weight * jnp.clip((step + 1) / max(self.kl_ramp, 1), 0.0, 1.0)
 
+    @staticmethod
+    def _choose(total: int, batch: int, key: PRNGKeyArray) -> Int[Array, " batch"]:
+        """Windows drawn uniformly, with replacement (to within total/2³²; `randint` makes three generator calls of one)."""
+        return (jax.random.bits(key, (batch,), jnp.uint32) % total).astype(jnp.int32)
+
     def __call__(
         self, model: Model, data: TrainingData, step: Int[Array, ""], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
@@ -77,12 +82,15 @@ class Objective(eqx.Module):
         windows = data.windows
         total = len(windows.first)
         batch = min(self.batch_size, total)
-        index = jax.random.randint(choose, (batch,), 0, total) if batch < total else jnp.arange(total)
+        index = self._choose(total, batch, choose) if batch < total else jnp.arange(total)
 
         def terms_of(window: Window, k: PRNGKeyArray):
             return elbo(model, window, num_draws=self.num_draws, num_times=self.num_times, key=k)
 
-        per_window = jax.vmap(terms_of)(at(windows, index), jax.random.split(estimate, batch))
+        if batch == 1:  # vmap over one window would copy its kernel matrix in and out of a loop
+            per_window = jax.tree.map(lambda term: term[None], terms_of(at(windows, index[0]), estimate))
+        else:
+            per_window = jax.vmap(terms_of)(at(windows, index), jax.random.split(estimate, batch))
         scale = total / batch
         terms = {
             "log_likelihood": scale * jnp.sum(per_window.log_likelihood),
