@@ -5,7 +5,7 @@
     python benchmarks/lotka_volterra.py --data-seed 1 …        # another data set (settings were chosen on 1, 2, 3)
 
 RMSE is that of the mean forecast against the noisy observations on (50, 65] s, given data up to 50 s only. The floor is
-the same for the true drift, started from the same posterior draws' observation: the last noisy one.
+that of the true drift, started from the last noisy observation.
 """
 
 from __future__ import annotations

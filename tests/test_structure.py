@@ -9,7 +9,7 @@ import arcta
 
 ORDER = """
 series scaling windows datasets nn kernel prior posterior sde likelihood quadrature model elbo objective train checkpoint
-solve figures prediction forecast smooth sample metrics fit report demo cli
+solve figures prediction forecast smooth sample metrics run fit report demo cli
 """.split()  # noqa: SIM905
 PACKAGE = Path(arcta.__file__).parent
 
