@@ -61,7 +61,7 @@ def draw_points(axis: Axes, times: np.ndarray, values: np.ndarray, *, color: str
 def loss_curves(history: Sequence[Mapping[str, int | float]]) -> Figure:
     """The terms of the bound, and the validation error where there is one, against the step."""
     validated = any("validation" in row for row in history)
-    figure, axes = new_figure(1, 3 if validated else 2, width=11 if validated else 8, height=2.8)
+    figure, axes = new_figure(1, 3 if validated else 2, width=11.0 if validated else 8.0, height=2.8)
     steps = [row["step"] for row in history]
     fit, kl = axes[0][0], axes[0][1]
     fit.plot(steps, [row["log_likelihood"] for row in history], color=ACCENT, linewidth=1.5)

@@ -63,9 +63,11 @@ def input_knots(
             f"{values.shape}. Give one row for each time."
         )
     if series is not None:
+        # What is handed in goes before what the context knows of the same time.
         known = series.times >= start
-        times = np.concatenate([series.times[known], times])
-        values = np.concatenate([series.inputs[known], values])
+        values = np.concatenate([values, series.inputs[known]])
+        times, first = np.unique(np.concatenate([times, series.times[known]]), return_index=True)
+        values = values[first]
     return (times - start) / summary.scaling.time_scale, summary.scaling.known_inputs(values)
 
 

@@ -193,6 +193,14 @@ def test_known_inputs_reach_the_drift_and_forecasts_need_them():
     assert not np.allclose(one, two)
     assert np.isfinite(fit.score(test, num_samples=8)["crps"])
     assert fit.sample([0.0, 1.0], inputs=[[0.0], [1.0]], num_samples=2).signal.shape == (2, 2, 1)
+    # A context that knows inputs beyond its last observation: the knots stay in order, and the caller's win.
+    from arcta.forecast import input_knots
+
+    late = arcta.Series([0, 1, 2, 3], [1.0, 1.0, np.nan, np.nan], inputs=[0.0, 1.0, 2.0, 3.0], input_names=["push"])
+    unit = dataclasses.replace(fit.summary.scaling, time_scale=1.0, input_shift=np.zeros(1), input_scale=np.ones(1))
+    knots, values = input_knots(fit.summary._replace(scaling=unit), late, 1.0, np.array([1.5, 3.0]), [[15.0], [30.0]])
+    assert knots.tolist() == [0.0, 0.5, 1.0, 2.0]
+    assert values[:, 0].tolist() == [1.0, 15.0, 2.0, 30.0]
 
 
 def test_frames_through_convolutions(tmp_path):
