@@ -72,7 +72,7 @@ class Objective(eqx.Module):
 
     @staticmethod
     def _choose(total: int, batch: int, key: PRNGKeyArray) -> Int[Array, " batch"]:
-        """Windows drawn uniformly, with replacement (to within total/2³²; `randint` makes three generator calls of one)."""
+        """Windows drawn uniformly to within total/2³², with replacement, by one generator call (`randint` makes three)."""
         return (jax.random.bits(key, (batch,), jnp.uint32) % total).astype(jnp.int32)
 
     def __call__(
