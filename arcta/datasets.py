@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -20,7 +21,7 @@ def simulate(
     start: Float[np.ndarray, " size"],
     times: Float[np.ndarray, " n"],
     *,
-    dispersion: float,
+    dispersion: float | np.ndarray,
     substeps: int,
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "n size"]:
@@ -87,6 +88,132 @@ def ornstein_uhlenbeck(
         z = decay * z + np.sqrt(variance * (1 - decay**2)) * rng.standard_normal()
         path.append(z)
     return Series(times, np.array(path) + noise * rng.standard_normal(len(times)), name="ou")
+
+
+class Linear(NamedTuple):
+    """dz = F z dt + √q dβ, signal = H z: what a Kalman smoother with known parameters needs."""
+
+    F: Float[np.ndarray, "size size"]
+    q: Float[np.ndarray, " size"]
+    H: Float[np.ndarray, "channels size"]
+
+
+class Benchmark(NamedTuple):
+    """A synthetic series with its noise-free signal, the standard deviation of its noise, and where to cut it.
+
+    `cut` is the end of the training part; `horizon` how far a forecast should reach: two periods of what oscillates, one
+    relaxation time of what does not. `linear` is there for the linear families.
+    """
+
+    series: Series
+    truth: Float[np.ndarray, "n channels"]
+    noise: float
+    cut: float
+    horizon: float
+    linear: Linear | None = None
+
+
+class _Family(NamedTuple):
+    drift: Callable[[np.ndarray], np.ndarray]
+    dispersion: np.ndarray
+    start: np.ndarray
+    read_out: Float[np.ndarray, "channels size"]
+    noise: float
+    step: float
+    cut: float
+    horizon: float
+    linear: bool = False
+
+
+def _oscillators() -> tuple[np.ndarray, np.ndarray]:
+    """F of four oscillators in a chain, coupled to their neighbours, and the 40 channels' weights on their positions."""
+    stiffness = np.diag([1.0, 1.7, 2.9, 4.4]) + 0.3 * (2 * np.eye(4) - np.eye(4, k=1) - np.eye(4, k=-1))
+    F = np.block([[np.zeros((4, 4)), np.eye(4)], [-stiffness, -0.02 * np.eye(4)]])
+    weights = np.random.default_rng(2023).standard_normal((40, 4))
+    return F, np.concatenate([weights, np.zeros((40, 4))], axis=1)
+
+
+def _families() -> dict[str, _Family]:
+    F, weights = _oscillators()
+    return {
+        "ou": _Family(
+            lambda z: -z, np.array([1.0]), np.zeros(1), np.eye(1), noise=0.2, step=0.1, cut=100, horizon=1, linear=True
+        ),
+        "double-well": _Family(
+            lambda z: z - z**3, np.array([0.7]), np.ones(1), np.eye(1), noise=0.2, step=0.2, cut=200, horizon=6.2
+        ),
+        "pendulum": _Family(
+            lambda z: np.array([z[1], -np.sin(z[0]) - 0.01 * z[1]]),
+            np.array([0.0, 0.05]),
+            np.array([1.0, 0.0]),
+            np.eye(1, 2),
+            noise=0.1,
+            step=0.2,
+            cut=200,
+            horizon=4 * np.pi,
+        ),
+        "lotka-volterra": _Family(
+            lotka_volterra_drift,
+            np.array([0.01, 0.01]),
+            np.array([0.9, 0.2]),
+            np.eye(2),
+            noise=0.05,
+            step=0.1,
+            cut=80,
+            horizon=15.5,
+        ),
+        "oscillators": _Family(
+            lambda z: F @ z,
+            np.repeat([0.0, 0.1], 4),
+            np.array([1.0, -0.5, 0.5, 0.3, 0, 0, 0, 0]),
+            weights,
+            noise=0.5,
+            step=0.2,
+            cut=200,
+            horizon=4 * np.pi,
+            linear=True,
+        ),
+    }
+
+
+FAMILIES = tuple(_families())
+SAMPLINGS = ("regular", "irregular", "missing")
+
+
+def benchmark(family: str, sampling: str = "regular", *, seed: int = 0) -> Benchmark:
+    """One of five systems with known truth, to measure forecasts, bands and smoothing on.
+
+    `ou` and `double-well` (one channel), `pendulum` (its angle alone is seen), `lotka-volterra`, and `oscillators` (four
+    coupled ones seen through 40 channels). Half as much again as the training part is held out after `cut`.
+
+    **Arguments:** `sampling`: `"regular"`, `"irregular"` (independent exponential gaps of the same mean) or `"missing"`
+    (half of the entries, at random).
+
+    !!! example
+
+        >>> import arcta
+        >>> arcta.datasets.benchmark("ou", "irregular", seed=1).series.channels
+        ('x0',)
+    """
+    system = _families()[family]
+    rng = np.random.default_rng([seed, FAMILIES.index(family), SAMPLINGS.index(sampling)])
+    count = round(1.5 * system.cut / system.step)
+    gaps = rng.exponential(system.step, count) + 1e-3 * system.step if sampling == "irregular" else system.step
+    times = np.cumsum(np.full(count, 1.0) * gaps) - (0 if sampling == "irregular" else system.step)
+    noise_rng, path_rng = rng.spawn(2)
+    states = simulate(system.drift, system.start, times, dispersion=system.dispersion, substeps=20, rng=path_rng)
+    truth = states @ system.read_out.T
+    values = truth + system.noise * noise_rng.standard_normal(truth.shape)
+    if sampling == "missing":
+        values[noise_rng.uniform(size=values.shape) < 0.5] = np.nan
+    linear = None
+    if system.linear:
+        size = len(system.start)
+        F = np.stack([system.drift(axis) for axis in np.eye(size)], axis=1)
+        linear = Linear(F, np.broadcast_to(system.dispersion, (size,)) ** 2, system.read_out)
+    return Benchmark(
+        Series(times, values, name=family), truth, system.noise, float(system.cut), float(system.horizon), linear
+    )
 
 
 MOCAP_SHA256 = "105484f138487f10209cce883d26e2e030d10a6df6f10159f4e6e253f9b03b8d"

@@ -124,7 +124,8 @@ def elbo(
         posterior = model.posterior(window, key=encode_key)
     draws = jax.vmap(lambda k: model.draw(key=k))(keys[4:])
     mean, log_variance = posterior.at_nodes()
-    initial_kl = gaussian_kl(mean[0], log_variance[0], model.initial.mean, model.initial.log_variance)
+    initial_kl = gaussian_kl(
+        mean[window.margin], log_variance[window.margin], model.initial.mean, model.initial.log_variance)
     return ELBO(
         log_likelihood=_log_likelihood(model, window, posterior, draws, likelihood_key),
         path_kl=_path_kl(model, window, posterior, draws, num_times, time_key, path_key),

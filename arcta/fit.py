@@ -41,6 +41,7 @@ from .run import (
 from .sample import sample
 from .series import Series, as_list, split
 from .smooth import smooth
+from .start import warm_start
 from .train import Best, Outcome, Row, Training, start, train
 from .windows import Window, windows_of
 
@@ -82,7 +83,9 @@ class Fit:
         )
 
     def _given(self, given: Series | Sequence[Series] | None) -> list[Series]:
-        return self.context if given is None else as_list(given)
+        if given is None:
+            return self.context
+        return [item.on(self.summary.calendar, self.summary.time_unit) for item in as_list(given)]
 
     def forecast(
         self,
@@ -129,7 +132,7 @@ class Fit:
         """The posterior of state and signal at any times inside `data` (default: the training series)."""
         if data is None and len(self.context) > 1:
             raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
-        series = self.context[0] if data is None else data
+        series = self._given(data)[0]
         return smooth(self.model, self.summary, series, times, num_samples=num_samples, key=as_key(key))
 
     def sample(
@@ -157,7 +160,9 @@ class Fit:
         coverage."""
         context = {item.name: item for item in self._given(given)}
         pairs = []
-        for i, item in enumerate(as_list(test)):
+        for i, item in enumerate(self._given(test)):
+            if item.name not in context and len(context) == 1 == len(as_list(test)):
+                context = {item.name: next(iter(context.values()))}
             if item.name not in context:
                 raise ValueError(
                     f"score needs a context to forecast '{item.name}' from; known are {', '.join(list(context)[:5])}. "
@@ -196,7 +201,7 @@ class Fit:
         z = scaling.values(z) if own else z
         u = scaling.known_inputs(np.asarray(inputs, float)) if inputs is not None else scaling.input_shift * 0
         t = 0.0 if time is None else (time - scaling.origin) / scaling.time_scale
-        medians = {name: item.quantile(0.5) for name, item in getattr(self.model.drift, "parameters", {}).items()}
+        medians = self.model.drift.median()
         real = jnp.asarray(0.0).dtype
         field = jax.vmap(lambda state: self.model.drift(jnp.asarray(t, real), state, jnp.asarray(u, real), medians))
         rate = np.asarray(field(jnp.asarray(z, real))) / scaling.time_scale
@@ -356,7 +361,9 @@ def fit(
     build_key, train_key = jax.random.split(as_key(key))
     module = build(model, summary, key=build_key)
     lookahead = module.encoder.lookahead
-    stacked = TrainingData(windows_of(series, summary.scaling, size=summary.partition_size, lookahead=lookahead))
+    shape = {"size": summary.partition_size, "lookahead": lookahead, "margin": summary.margin}
+    stacked = TrainingData(windows_of(series, summary.scaling, **shape))
+    module = warm_start(module, summary, stacked.windows)
     objective = Objective(
         batch_size=training.batch_size,
         num_draws=training.num_draws,

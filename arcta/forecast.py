@@ -31,7 +31,7 @@ def forecast_paths(
 ) -> tuple[Float[Array, "samples n latent"], Draw]:
     """Latent paths from the end of `window`, each with its own draw of the state there and of the parameters."""
     mean, log_variance = model.posterior(window).at_nodes()
-    last = jnp.sum(jnp.asarray(window.node)) - 1
+    last = window.last_node()
 
     def one(key: PRNGKeyArray) -> tuple[Array, Draw]:
         draw_key, state_key, path_key = jax.random.split(key, 3)
@@ -96,7 +96,7 @@ def forecast(
     check_channels(summary, series)
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1; got {num_samples}. 256 gives usable 90 % bands.")
-    ahead = check_times(times)
+    ahead = check_times(times, summary.calendar)
     scaling = summary.scaling
     last = float(series.times[series.mask.any(axis=1)][-1])
     if ahead[0] <= last:

@@ -42,9 +42,12 @@ def solve_spd(matrix: Float[Array, "n n"], right: Float[Array, "n k"]) -> Float[
 
 
 class DeepKernel(eqx.Module):
-    """The squared exponential kernel of φ(t) = t + net(t); the network starts at zero, as a plain kernel."""
+    """The squared exponential kernel of φ(t) = t + net(t); the network starts at zero, as a plain kernel.
 
-    net: MLP
+    Without hidden layers there is no network: φ(t) = t.
+    """
+
+    net: MLP | None
     log_lengthscale: Float[Array, ""]
     log_noise: Float[Array, ""]
 
@@ -57,12 +60,12 @@ class DeepKernel(eqx.Module):
         noise: float = 1e-3,
         key: PRNGKeyArray,
     ):
-        self.net = MLP((1, *hidden_sizes, 1), activation, zero_last=True, key=key)
+        self.net = MLP((1, *hidden_sizes, 1), activation, zero_last=True, key=key) if hidden_sizes else None
         self.log_lengthscale = jnp.log(jnp.asarray(lengthscale))
         self.log_noise = jnp.log(jnp.asarray(noise))
 
     def features(self, t: Float[Array, ""]) -> Float[Array, ""]:
-        return t + self.net(t[None])[0]
+        return t if self.net is None else t + self.net(t[None])[0]
 
     def noise(self, num_nodes: int) -> Float[Array, ""]:
         """σ_n² above the floor that a float32 Cholesky needs (it breaks at 1e-6 from 512 nodes on)."""

@@ -27,12 +27,12 @@ from .likelihood import (
     StudentT,
     check_fits,
 )
-from .nn import ACTIVATIONS, MLP, ConvDecoder, Identity, WindowEncoder
-from .posterior import Posterior, infer
+from .nn import ACTIVATIONS, ConvDecoder, Identity, LocalEncoder, SkipMLP, WindowEncoder
+from .posterior import Bridge, Posterior, infer
 from .prior import Known, Learned, LogNormal, Parameter
-from .scaling import Scaling, noise_level
+from .scaling import Scaling, noise_level, smoothing_bandwidth
 from .sde import Diffusion, InitialState, NeuralDrift, ParametricDrift, Units
-from .series import Series, as_list, check_training_data
+from .series import Calendar, Series, as_list, check_training_data
 from .windows import Window, clip_partition_size
 
 
@@ -54,12 +54,15 @@ class Model(eqx.Module):
     initial: InitialState
     decoder: Any
     likelihood: Likelihood
+    bridge: Bridge | None = None
     rotation: bool = eqx.field(static=True, default=True)
     lookahead_dropout: float = eqx.field(static=True, default=0.0)
 
     def posterior(self, window: Window, *, key: PRNGKeyArray | None = None) -> Posterior:
         """q(z(t) | window). A key (in training) cuts the look-ahead of some nodes short."""
-        return infer(self.encoder, self.kernel, window, dropout=self.lookahead_dropout, key=key)
+        return infer(
+            self.encoder, self.kernel, window, bridge=self.bridge, dropout=self.lookahead_dropout, key=key
+        )
 
     def draw(self, *, key: PRNGKeyArray) -> Draw:
         """Reparametrised draws of the drift's parameters, the diffusion and the likelihood's parameters."""
@@ -80,6 +83,7 @@ class DataSummary(NamedTuple):
     units: tuple[str, ...]
     input_names: tuple[str, ...]
     time_unit: str
+    calendar: Calendar | None
     frame_shape: tuple[int, ...] | None
     kinds: tuple[str, ...]
     latent_size: int
@@ -87,6 +91,8 @@ class DataSummary(NamedTuple):
     scaling: Scaling
     span: float
     typical_step: float
+    bandwidth: float
+    margin: int
     noise: tuple[float, ...]
     means: tuple[float, ...]
 
@@ -125,7 +131,7 @@ class LatentSDE:
     decoder: Any = None
     likelihood: str | Mapping[str, str] = "gaussian"
     noise: str | float = "posterior"
-    encoder: Any = "window"
+    encoder: Any = None
     lookahead: int = 2
     drift: Any = "neural"
     parameters: Mapping[str, Parameter] | None = None
@@ -139,9 +145,9 @@ class LatentSDE:
     encoder_sizes: tuple[int, ...] = (32, 32)
     decoder_sizes: tuple[int, ...] = (32, 32)
     drift_sizes: tuple[int, ...] = (64, 64)
-    kernel_sizes: tuple[int, ...] = (32, 32)
+    kernel_sizes: tuple[int, ...] = ()
     activation: str = "silu"
-    lengthscale: float = 9.0
+    lengthscale: float | None = None
     interpolation_noise: float | None = None
 
     def __post_init__(self) -> None:
@@ -156,8 +162,8 @@ class LatentSDE:
         self._check_choice("activation", tuple(ACTIVATIONS))
         self._check_choice("diffusion", ("constant", "time-dependent"))
         for name, choices in (
-            ("decoder", ("mlp", "conv", "identity")),
-            ("encoder", ("window",)),
+            ("decoder", ("linear", "mlp", "conv", "identity")),
+            ("encoder", ("local", "window")),
             ("drift", ("neural",)),
         ):
             if isinstance(getattr(self, name), str):
@@ -205,6 +211,12 @@ def _latent_size(spec: LatentSDE, num_channels: int) -> int:
     return num_channels
 
 
+def _encoder_kind(spec: LatentSDE, frame_shape: tuple[int, ...] | None) -> str:
+    if not isinstance(spec.encoder, str | None):
+        return "own"
+    return spec.encoder or ("window" if frame_shape else "local")
+
+
 def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
     """Check the data against the configuration and read off what the model's defaults depend on."""
     series = as_list(data)
@@ -214,20 +226,26 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
     check_fits(kinds, series)
     scaling = Scaling.fit(series, np.array([kind in STANDARDISED for kind in kinds]))
     steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in series])
+    typical_step = float(np.median(steps)) / scaling.time_scale
+    local = _encoder_kind(spec, first.frame_shape) == "local"
+    bandwidth, misfit = smoothing_bandwidth(series, scaling) if local else (typical_step, noise_level(series, scaling.scale))
     seen = np.maximum(sum(item.mask.sum(axis=0) for item in series), 1)
     return DataSummary(
         channels=first.channels,
         units=first.units,
         input_names=first.input_names,
         time_unit=first.time_unit,
+        calendar=first.calendar,
         frame_shape=first.frame_shape,
         kinds=kinds,
         latent_size=_latent_size(spec, len(first.channels)),
         partition_size=clip_partition_size(spec.partition_size, series),
         scaling=scaling,
         span=max(item.times[-1] - scaling.origin for item in series) / scaling.time_scale,
-        typical_step=float(np.median(steps)) / scaling.time_scale,
-        noise=tuple(noise_level(series, scaling.scale).tolist()),
+        typical_step=typical_step,
+        bandwidth=bandwidth,
+        margin=int(np.clip(np.ceil(5 * bandwidth / typical_step), 4, 32)) if local else 0,
+        noise=tuple(np.clip(misfit, 1e-3, 1.0).tolist()),
         means=tuple((sum(item.values.sum(axis=0) for item in series) / seen).tolist()),
     )
 
@@ -254,7 +272,7 @@ def _likelihood(spec: LatentSDE, summary: DataSummary) -> Likelihood:
     return parts[0] if len(parts) == 1 else ByChannel(tuple(parts), tuple(channels))
 
 
-def _output_start(summary: DataSummary) -> np.ndarray:
+def output_start(summary: DataSummary) -> np.ndarray:
     """Where the decoder's outputs start: at the channel's mean, through the likelihood's link."""
     mean = np.array(summary.means)
     probability = np.clip(mean, 1e-2, 1 - 1e-2)
@@ -263,7 +281,7 @@ def _output_start(summary: DataSummary) -> np.ndarray:
 
 
 def _decoder(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Callable[[Array], Array]:
-    kind = spec.decoder or ("conv" if summary.frame_shape else "mlp")
+    kind = spec.decoder or ("conv" if summary.frame_shape else "linear")
     if not isinstance(kind, str):
         return kind
     if kind == "identity":
@@ -274,9 +292,10 @@ def _decoder(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Callab
                 "decoder='conv' needs frames; the values are flat rows. Pass values of shape (n, height, width)."
             )
         return ConvDecoder(summary.latent_size, summary.frame_shape, spec.activation, key=key)
-    sizes = (summary.latent_size, *spec.decoder_sizes, len(summary.channels))
-    net = MLP(sizes, spec.activation, key=key)
-    return eqx.tree_at(lambda n: n.layers[-1].bias, net, replace_fn=lambda bias: bias + _output_start(summary))
+    hidden = spec.decoder_sizes if kind == "mlp" else None
+    sizes = (summary.latent_size, *(hidden or ()), len(summary.channels))
+    net = SkipMLP(sizes, spec.activation, correct=kind == "mlp", key=key)
+    return eqx.tree_at(lambda n: n.linear.bias, net, replace_fn=lambda bias: bias + output_start(summary))
 
 
 def _drift(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Any:
@@ -308,7 +327,18 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
     """The untrained module for a configuration and the data it is meant for."""
     encoder, kernel, drift, diffusion, decoder = jax.random.split(key, 5)
     start_variance = float(np.median(summary.noise)) ** 2
-    if isinstance(spec.encoder, str):
+    kind = _encoder_kind(spec, summary.frame_shape)
+    if kind == "local":
+        network = LocalEncoder(
+            len(summary.channels),
+            summary.latent_size,
+            bandwidth=summary.bandwidth,
+            noise=np.array(summary.noise),
+            hidden_sizes=spec.encoder_sizes,
+            activation=spec.activation,
+            key=encoder,
+        )
+    elif kind == "window":
         network = WindowEncoder(
             len(summary.channels),
             summary.latent_size,
@@ -330,8 +360,8 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
         kernel=DeepKernel(
             hidden_sizes=spec.kernel_sizes,
             activation=spec.activation,
-            lengthscale=spec.lengthscale,
-            noise=max(start_variance, 1e-4) if spec.interpolation_noise is None else spec.interpolation_noise,
+            lengthscale=spec.lengthscale or (max(1.0, summary.bandwidth / summary.typical_step) if kind == "local" else 9.0),
+            noise=spec.interpolation_noise or (1e-3 if kind == "local" else max(start_variance, 1e-4)),
             key=kernel,
         ),
         drift=_drift(spec, summary, drift),
@@ -344,6 +374,7 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
         initial=InitialState(summary.latent_size),
         decoder=_decoder(spec, summary, decoder),
         likelihood=_likelihood(spec, summary),
+        bridge=Bridge(summary.latent_size) if kind == "local" else None,
         rotation=spec.rotation,
         lookahead_dropout=spec.lookahead_dropout,
     )

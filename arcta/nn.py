@@ -1,8 +1,8 @@
-"""Networks that see one example: MLPs, convolutional stacks for frames, the window encoder and the decoders.
+"""Networks: MLPs, convolutional stacks for frames, the encoders and the decoders.
 
-    h_i = ENC(x_i, …, x_{i+K}) ∈ R^{2d}          DEC: z ∈ R^d → one output per channel
+    h_i = ENC(observations around t_i) ∈ R^{2d}          DEC: z ∈ R^d → one output per channel
 
-The caller `vmap`s. Nothing here knows of time integrals or likelihoods.
+All but `LocalEncoder` see one example; the caller `vmap`s. Nothing here knows of time integrals or likelihoods.
 """
 
 from __future__ import annotations
@@ -48,6 +48,21 @@ class MLP(eqx.Module):
         for layer in self.layers[:-1]:
             x = self.activation(layer(x))
         return self.layers[-1](x)
+
+
+class SkipMLP(eqx.Module):
+    """A linear map plus an MLP that starts at zero: what is nearly linear is learned at once, the rest on top of it."""
+
+    linear: eqx.nn.Linear
+    net: MLP | None
+
+    def __init__(self, sizes: Sequence[int], activation: str = "silu", *, correct: bool = True, key: PRNGKeyArray):
+        linear, net = jax.random.split(key)
+        self.linear = eqx.nn.Linear(sizes[0], sizes[-1], key=linear)
+        self.net = MLP(sizes, activation, zero_last=True, key=net) if correct else None
+
+    def __call__(self, x: Float[Array, " in_size"]) -> Float[Array, " out_size"]:
+        return self.linear(x) if self.net is None else self.linear(x) + self.net(x)
 
 
 def _image(frame_shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -183,3 +198,92 @@ class WindowEncoder(eqx.Module):
         if self.residual:
             mean = mean + values[0]
         return jnp.concatenate([mean, log_variance])
+
+
+def local_lines(
+    times: Float[Array, " n"],
+    values: Float[Array, "n channels"],
+    mask: Bool[Array, "n channels"],
+    bandwidth: Float[Array, ""],
+    ridge: Float[Array, " channels"],
+) -> tuple[Float[Array, "n channels"], Float[Array, "n channels"], Float[Array, "n channels"], Float[Array, "n channels"]]:
+    """At each time and for each channel a weighted line through the observations around it, from both sides.
+
+        min over a, c   Σ_j w_j (x_j − a − c τ_j)² + ridge (a² + c²),      τ_j = (t_j − t)/bandwidth,   w_j = exp(−τ_j²/2)
+
+    **Returns:** level a, slope c (per bandwidth) and the variances of both per unit of noise variance; where nothing is
+    near, a = c = 0 with variance 1/ridge.
+    """
+    tau = (times[None, :] - times[:, None]) / bandwidth
+    weight = jnp.exp(-0.5 * tau**2)
+    seen = mask.astype(values.dtype)
+    x = jnp.where(mask, values, 0)
+    s0, s1, s2 = (w @ seen for w in (weight, weight * tau, weight * tau**2))
+    t0, t1 = weight @ x, (weight * tau) @ x
+    s0, s2 = s0 + ridge, s2 + ridge
+    determinant = s0 * s2 - s1**2
+    return (
+        (s2 * t0 - s1 * t1) / determinant,
+        (s0 * t1 - s1 * t0) / determinant,
+        s2 / determinant,
+        s0 / determinant,
+    )
+
+
+class LocalEncoder(eqx.Module):
+    """All nodes of a window at once, each from lines through the observations around it, at two bandwidths.
+
+    Level and slope of every channel (`local_lines`) go through a linear map plus an MLP to the state's mean; the
+    variances of the lines, through the squares of the linear map, set the state's variance, which the MLP corrects. So
+    missing entries, gaps and the end of a series widen the posterior as they should before anything is learned.
+    """
+
+    linear: Float[Array, "latent features"]
+    net: MLP
+    log_bandwidth: Float[Array, " 2"]
+    log_scale: Float[Array, " latent"]
+    ridge: Float[Array, " channels"]
+    shift: Float[Array, " channels"]
+    scale: Float[Array, " channels"]
+    lookahead: int = eqx.field(static=True, default=0)
+
+    def __init__(
+        self,
+        num_channels: int,
+        latent_size: int,
+        *,
+        bandwidth: float,
+        noise: Float[Array, " channels"],
+        hidden_sizes: Sequence[int] = (32, 32),
+        activation: str = "silu",
+        key: PRNGKeyArray,
+    ):
+        first, second = jax.random.split(key)
+        self.linear = jax.random.normal(first, (latent_size, 4 * num_channels)) / math.sqrt(4 * num_channels)
+        self.net = MLP((5 * num_channels, *hidden_sizes, 2 * latent_size), activation, zero_last=True, key=second)
+        self.log_bandwidth = jnp.log(jnp.array([bandwidth, 2.5 * bandwidth]))
+        self.log_scale = jnp.zeros(latent_size)
+        self.ridge = jnp.asarray(noise, float) ** 2
+        self.shift, self.scale = jnp.zeros(num_channels), jnp.ones(num_channels)
+
+    def features(
+        self, times: Float[Array, " n"], values: Float[Array, "n channels"], mask: Bool[Array, "n channels"]
+    ) -> tuple[Float[Array, "n features"], Float[Array, "n features"]]:
+        """Levels and slopes at both bandwidths, and their variances per unit of noise variance."""
+        ridge, shift, scale = jax.lax.stop_gradient((self.ridge, self.shift, self.scale))
+        x = (values - shift) / scale
+        narrow, wide = (local_lines(times, x, mask, jnp.exp(b), ridge) for b in self.log_bandwidth)
+        lines = jnp.concatenate([narrow[0], narrow[1], wide[0], wide[1]], axis=1)
+        return lines, jnp.concatenate([narrow[2], narrow[3], wide[2], wide[3]], axis=1)
+
+    def __call__(
+        self, times: Float[Array, " n"], values: Float[Array, "n channels"], mask: Bool[Array, "n channels"]
+    ) -> Float[Array, "n two_latent"]:
+        lines, variances = self.features(times, values, mask)
+        channels = values.shape[1]
+        correction = jax.vmap(self.net)(jnp.concatenate([lines, jnp.log(variances[:, :channels])], axis=1))
+        change, log_change = jnp.split(correction, 2, axis=1)
+        noise = jnp.tile(jax.lax.stop_gradient(self.ridge), 4)
+        variance = variances @ jax.lax.stop_gradient((self.linear**2 * noise).T)
+        log_variance = jnp.log(variance + 1e-6) + self.log_scale + log_change
+        return jnp.concatenate([lines @ self.linear.T + change, log_variance], axis=1)

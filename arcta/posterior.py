@@ -7,6 +7,14 @@ B keeps the marginals; G is the rotation term: any G with G S + S Gᵀ = 0 leave
     G_ij = s_i (q_j J_ij − q_i J_ji) / (q_j s_i + q_i s_j),      J = ∂f/∂z at m
 
 is the one that brings this drift closest to f. With z = m + √s ε nothing is divided by a small difference.
+
+m and ℓ are interpolated between nodes. On top of the interpolated variance a bridge opens between two observations,
+
+    s(t) = exp ℓ(t) + κ sinh(λa) sinh(λb) / (λ sinh(λ(a + b))),      a, b: time to the observation before, and after
+
+the variance of an Ornstein–Uhlenbeck process of diffusion κ and rate λ pinned at both. Without it a smooth s cannot
+follow a rough process between observations, the path KL charges q/8s per unit of time for that, and the learned
+diffusion collapses.
 """
 
 from __future__ import annotations
@@ -19,7 +27,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .kernel import DeepKernel, Interpolant, interpolate
-from .nn import WindowEncoder
+from .nn import LocalEncoder, WindowEncoder
 from .windows import Window
 
 
@@ -41,15 +49,49 @@ class Marginal(NamedTuple):
         return self.mean_rate + 0.5 * self.log_variance_rate * std * noise - 0.5 * q * noise / std
 
 
+class Bridge(eqx.Module):
+    """The variance that opens between observations: κ and λ by latent axis."""
+
+    log_diffusion: Float[Array, " latent"]
+    log_rate: Float[Array, " latent"]
+
+    def __init__(self, latent_size: int, diffusion: float = 1e-2, rate: float = 1.0):
+        self.log_diffusion = jnp.full(latent_size, jnp.log(diffusion))
+        self.log_rate = jnp.full(latent_size, jnp.log(rate))
+
+    def __call__(
+        self, before: Float[Array, ""], after: Float[Array, ""]
+    ) -> tuple[Float[Array, " latent"], Float[Array, " latent"]]:
+        """The variance and its rate, `before` after one observation and `after` before the next."""
+        rate = jnp.exp(self.log_rate)
+        # sinh a sinh b / sinh(a+b) = (1 − e^{−2a})(1 − e^{−2b}) / 2(1 − e^{−2(a+b)}), which does not overflow.
+        past, left = -jnp.expm1(-2 * rate * before), -jnp.expm1(-2 * rate * after)
+        whole = jnp.maximum(-jnp.expm1(-2 * rate * (before + after)), 1e-12)
+        scale = 0.5 * jnp.exp(self.log_diffusion) / whole
+        return scale / rate * past * left, 2 * scale * ((1 - past) * left - past * (1 - left))
+
+
 class Posterior(eqx.Module):
     """q(z(t) | window) for any t in the window, measured from its start."""
 
     interpolant: Interpolant
+    bridge: Bridge | None = None
+    node_times: Float[Array, " nodes"] | None = None
 
     def __call__(self, t: Float[Array, ""]) -> Marginal:
         value, rate = self.interpolant(t)
         size = len(value) // 2
-        return Marginal(value[:size], value[size:], rate[:size], rate[size:])
+        mean, log_variance, mean_rate, log_rate = value[:size], value[size:], rate[:size], rate[size:]
+        if self.bridge is None or self.node_times is None:
+            return Marginal(mean, log_variance, mean_rate, log_rate)
+        # Sums of comparisons instead of a search: they vectorise, and there are few nodes.
+        times = jax.lax.stop_gradient(self.node_times)
+        before = t - jnp.max(jnp.where(times <= t, times, -jnp.inf), initial=-1e6)
+        after = jnp.min(jnp.where(times > t, times, jnp.inf), initial=1e6) - t
+        opened, opened_rate = self.bridge(before, after)
+        still = jnp.exp(log_variance)
+        variance = still + opened
+        return Marginal(mean, jnp.log(variance), mean_rate, (still * log_rate + opened_rate) / variance)
 
     def at_nodes(self) -> tuple[Float[Array, "nodes latent"], Float[Array, "nodes latent"]]:
         """m and ℓ at the nodes."""
@@ -65,10 +107,25 @@ def _visible(mask: Array, dropout: float, key: PRNGKeyArray) -> Array:
     return mask & (jnp.arange(neighbours) < jnp.where(uniform < dropout, cut, neighbours))[..., None]
 
 
+def _shortened(window: Window, dropout: float, key: PRNGKeyArray | None) -> tuple[Array, Array]:
+    """Mask and nodes of a window, in training sometimes without what follows its partition."""
+    mask, node = jnp.asarray(window.mask), jnp.asarray(window.node)
+    if key is None or dropout == 0 or window.margin == 0:
+        return mask, node
+    kept = (jnp.arange(len(node)) <= window.shared_node()) | (jax.random.uniform(key) > dropout)
+    return mask & kept[:, None], node & kept
+
+
 def encode(
-    encoder: WindowEncoder, window: Window, *, dropout: float = 0.0, key: PRNGKeyArray | None = None
+    encoder: LocalEncoder | WindowEncoder, window: Window, *, dropout: float = 0.0, key: PRNGKeyArray | None = None
 ) -> Float[Array, "nodes two_latent"]:
-    """h_i for every node of the window. With a key, the look-ahead of a fraction `dropout` of them is cut short."""
+    """h_i for every node of the window.
+
+    With a key, what comes after is hidden from some: `WindowEncoder` loses the look-ahead of a fraction `dropout` of the
+    nodes, `LocalEncoder` loses the rows after the partition with that probability, as at the end of a series.
+    """
+    if isinstance(encoder, LocalEncoder):
+        return encoder(*(jnp.asarray(x) for x in (window.times, window.values, _shortened(window, dropout, key)[0])))
     ahead = window.lookahead
     count = len(window.times) - ahead
 
@@ -85,26 +142,24 @@ def encode(
 
 
 def infer(
-    encoder: WindowEncoder,
+    encoder: LocalEncoder | WindowEncoder,
     kernel: DeepKernel,
     window: Window,
     *,
+    bridge: Bridge | None = None,
     dropout: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Posterior:
     """Encode the window's nodes and interpolate between them."""
     h = encode(encoder, window, dropout=dropout, key=key)
     count = len(h)
-    return Posterior(
-        interpolate(
-            kernel,
-            jnp.asarray(window.times[:count]),
-            h,
-            node=jnp.asarray(window.node[:count]),
-            end=jnp.asarray(window.end),
-            spacing=jnp.asarray(window.spacing),
-        )
+    local = isinstance(encoder, LocalEncoder)
+    node = _shortened(window, dropout, key)[1][:count] if local else jnp.asarray(window.node[:count])
+    times = jnp.asarray(window.times[:count])
+    interpolant = interpolate(
+        kernel, times, h, node=node, end=jnp.asarray(window.end), spacing=jnp.asarray(window.spacing)
     )
+    return Posterior(interpolant, bridge, jnp.where(node, times, jnp.inf))
 
 
 def rotation(
@@ -131,6 +186,6 @@ def gaussian_kl(
 def join_kl(before: Posterior, after: Posterior, window: Window) -> Float[Array, ""]:
     """The jump of the posterior where `window` (seen by `before`) meets the next: nothing in the bound pays for it."""
     mean, log_variance = before.at_nodes()
-    last = jnp.sum(jnp.asarray(window.node)) - 1
+    shared, first = window.shared_node(), window.margin
     next_mean, next_log_variance = after.at_nodes()
-    return gaussian_kl(mean[last], log_variance[last], next_mean[0], next_log_variance[0])
+    return gaussian_kl(mean[shared], log_variance[shared], next_mean[first], next_log_variance[first])

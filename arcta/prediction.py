@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .figures import INK, MUTED, SECOND, draw_bands, draw_points, label, new_figure
 from .model import DataSummary, Draw, Model
 from .nn import Identity
-from .series import Series
+from .series import Calendar, Series, time_index
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,7 @@ class Prediction:
     channels: tuple[str, ...]
     units: tuple[str, ...]
     time_unit: str
+    calendar: Calendar | None
     _log_density: Callable[[np.ndarray], np.ndarray]
 
     def __repr__(self) -> str:
@@ -73,7 +74,7 @@ class Prediction:
             columns[f"{channel} mean"] = self.mean[:, i]
             columns[f"{channel} std"] = self.observations[..., i].std(axis=0)
             columns |= {f"{channel} q{100 * q:g}": level[:, i] for q, level in levels.items()}
-        return pd.DataFrame(columns, index=pd.Index(self.times, name=label("time", self.time_unit)))
+        return pd.DataFrame(columns, index=time_index(self.times, self.calendar, self.time_unit))
 
     def plot(
         self,
@@ -99,13 +100,18 @@ class Prediction:
             for series, color, title in ((context, MUTED, "given"), (truth, SECOND if context else INK, "observed")):
                 if series is not None:
                     seen = series.mask[:, i]
-                    draw_points(axis, series.times[seen], series.values[seen, i], color=color, name=title)
+                    points = self._shown(series.times[seen])
+                    draw_points(axis, points, series.values[seen, i], color=color, name=title)
             bands = [(0.9, levels[0.05][:, i], levels[0.95][:, i]), (0.5, levels[0.25][:, i], levels[0.75][:, i])]
-            draw_bands(axis, self.times, self.mean[:, i], bands, self.signal[:num_paths, :, i])
+            draw_bands(axis, self._shown(self.times), self.mean[:, i], bands, self.signal[:num_paths, :, i])
             axis.set_ylabel(label(name, self.units[i]))
         axes[0, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
-        axes[-1, 0].set_xlabel(label("time", self.time_unit))
+        axes[-1, 0].set_xlabel("" if self.calendar else label("time", self.time_unit))
         return figure
+
+    def _shown(self, times: np.ndarray) -> Any:
+        """Times as a plot shows them."""
+        return self.calendar.dates(times).tz_localize(None) if self.calendar else times
 
 
 @eqx.filter_jit
@@ -141,13 +147,16 @@ def predict(
     *,
     key: PRNGKeyArray,
 ) -> Prediction:
-    """Decode latent paths and bring everything back to the user's units."""
-    scaling = summary.scaling
-    outputs, signal, observations = _decode(model, states, draws, key)
+    """Decode latent paths and bring everything back to the user's units. States beyond the last time are padding."""
+    scaling, count = summary.scaling, len(times)
+    outputs, *sampled = _decode(model, states, draws, key)
+    signal, observations, states = (part[:, :count] for part in (*sampled, states))
 
     def log_density(values: np.ndarray) -> np.ndarray:
-        scaled = jax.numpy.asarray(scaling.values(values), states.dtype)
-        return np.asarray(_mixture_log_density(model, outputs, draws, scaled)) - np.log(scaling.scale)
+        scaled = np.zeros((outputs.shape[1], values.shape[1]))
+        scaled[:count] = scaling.values(values)
+        density = _mixture_log_density(model, outputs, draws, jax.numpy.asarray(scaled, outputs.dtype))
+        return np.asarray(density)[:count] - np.log(scaling.scale)
 
     own = isinstance(model.decoder, Identity)
     return Prediction(
@@ -159,17 +168,22 @@ def predict(
         channels=summary.channels,
         units=summary.units,
         time_unit=summary.time_unit,
+        calendar=summary.calendar,
         _log_density=log_density,
     )
 
 
-def check_times(times: Any) -> Float[np.ndarray, " n"]:
-    """Times to predict at: finite numbers that increase."""
+def check_times(times: Any, calendar: Calendar | None = None) -> Float[np.ndarray, " n"]:
+    """Times to predict at: finite numbers that increase; dates too, where the data has dates."""
     try:
+        kind = np.asarray(times).dtype.kind if not hasattr(times, "tz") else "M"
+        if calendar is not None and kind in "MOUS":
+            times = calendar.numbers(times)
         array = np.array(times, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
+        wanted = "numbers or dates" if calendar else "numbers"
         raise ValueError(
-            f"prediction times must be numbers; got {times!r}. Pass a list or an array of times."
+            f"prediction times must be {wanted}; got {times!r}. Pass a list or an array of times."
         ) from None
     if array.size == 0 or not np.isfinite(array).all() or (np.diff(array) <= 0).any():
         raise ValueError(

@@ -103,6 +103,30 @@ class LogNormal(eqx.Module):
         return jnp.exp(self.log.prior_quantile(probability))
 
 
+class Weights(eqx.Module):
+    """A matrix of weights N(μ, σ²) against N(0, τ²), with τ learned beside them, so that what the data does not ask for
+    goes back to zero at no cost."""
+
+    mean: Float[Array, "out_size in_size"]
+    log_std: Float[Array, "out_size in_size"]
+    log_prior_std: Float[Array, ""]
+
+    def __init__(self, out_size: int, in_size: int, *, prior_std: float = 0.1, start_std: float = 0.01):
+        self.mean = jnp.zeros((out_size, in_size))
+        self.log_std = jnp.full((out_size, in_size), jnp.log(start_std))
+        self.log_prior_std = jnp.log(jnp.asarray(prior_std))
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "out_size in_size"]:
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        distance = 0.5 * (jnp.exp(2 * self.log_std) + self.mean**2) * jnp.exp(-2 * self.log_prior_std)
+        return jnp.sum(self.log_prior_std - self.log_std - 0.5 + distance)
+
+    def quantile(self, probability: float) -> Float[Array, "out_size in_size"]:
+        return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
+
+
 class Known(eqx.Module):
     """A constant: never trained, no KL."""
 

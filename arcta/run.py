@@ -20,7 +20,7 @@ from .checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
 from .model import DataSummary, LatentSDE
 from .prior import Known, Learned, LogNormal, Normal
 from .scaling import Scaling
-from .series import Series
+from .series import Calendar, Series
 from .train import Best, Row, State, Training
 
 CONTEXT_ENTRIES = 2_000_000  # larger training data leaves only the last windows of each series in a saved run
@@ -70,7 +70,8 @@ def _blank_parameter(kind: str, shape: tuple[int, ...]) -> Any:
 
 def _summary_to_json(summary: DataSummary) -> dict[str, Any]:
     scaling = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(summary.scaling).items()}
-    return {**summary._asdict(), "scaling": scaling}
+    calendar = None if summary.calendar is None else dataclasses.asdict(summary.calendar)
+    return {**summary._asdict(), "scaling": scaling, "calendar": calendar}
 
 
 def summary_from_json(stored: Mapping[str, Any]) -> DataSummary:
@@ -78,7 +79,8 @@ def summary_from_json(stored: Mapping[str, Any]) -> DataSummary:
         k: np.array(v, float) if isinstance(v, list) else v for k, v in stored["scaling"].items()
     }
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
-    return DataSummary(**{**fields, "scaling": Scaling(**scaling)})
+    calendar = None if stored["calendar"] is None else Calendar(**stored["calendar"])
+    return DataSummary(**{**fields, "scaling": Scaling(**scaling), "calendar": calendar})
 
 
 def carried(data: list[Series], summary: DataSummary, lookahead: int) -> list[Series]:
@@ -108,6 +110,7 @@ def series_from_arrays(arrays: Mapping[str, np.ndarray], names: Sequence[str], s
             input_names=summary.input_names or None,
             name=name,
             time_unit=summary.time_unit,
+            calendar=summary.calendar,
         )
         for i, name in enumerate(names)
     ]

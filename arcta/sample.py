@@ -41,7 +41,7 @@ def sample(
     key: PRNGKeyArray,
 ) -> Prediction:
     """New trajectories at `times`; the first of them is when the initial state holds."""
-    asked = check_times(times)
+    asked = check_times(times, summary.calendar)
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1; got {num_samples}. Ask for one trajectory or more.")
     scaling = summary.scaling

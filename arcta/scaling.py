@@ -23,9 +23,29 @@ def _pairs_apart(series: Series, lag: int) -> tuple[np.ndarray, np.ndarray, np.n
     return series.times[lag:] - series.times[:-lag], series.values[lag:] - series.values[:-lag], both
 
 
-def time_scale(data: Sequence[Series], spread: Float[np.ndarray, " channels"]) -> float:
-    """The lag at which half of the variance is forgotten, ½ E|x̃(t+h) − x̃(t)|² = ½: 1/ω for a sine, 0.7 τ for an OU.
+def _variogram(data: Sequence[Series], scale: np.ndarray, varying: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean lags, doubling in rows, and ½ E|x̃(t+h) − x̃(t)|² at each."""
+    lags, means, lag = [], [], 1
+    while any(len(item) > lag for item in data):
+        steps, halves, weights = [], 0.0, 0
+        for item in data:
+            if len(item) > lag:
+                step, increment, both = _pairs_apart(item, lag)
+                both = both & varying
+                steps.append(step[both.any(axis=1)])
+                halves += 0.5 * np.sum((increment / scale) ** 2 * both)
+                weights += int(both.sum())
+        if weights:
+            lags.append(float(np.mean(np.concatenate(steps))))
+            means.append(float(halves / weights))
+        lag *= 2
+    return lags, means
 
+
+def time_scale(data: Sequence[Series], spread: Float[np.ndarray, " channels"]) -> float:
+    """The lag at which half of the signal's variance is forgotten: 1/ω for a sine, 0.7 τ for an OU.
+
+    ½ E|x̃(t+h) − x̃(t)|² starts at the noise's share ν and must reach ν + ½(1 − ν).
     Lags double in rows, so the cost is O(n log n) and irregular times are no special case; between two lags the crossing
     is interpolated linearly. Data that never cross (a trend) or have no pairs get their time span.
     """
@@ -34,26 +54,21 @@ def time_scale(data: Sequence[Series], spread: Float[np.ndarray, " channels"]) -
         return 1.0
     varying = spread > 0
     scale = np.where(varying, spread, 1.0)
-    before = (0.0, 0.0)
-    lag = 1
-    while any(len(item) > lag for item in data):
-        steps, halves, weights = [], [], []
-        for item in data:
-            if len(item) > lag:
-                step, increment, both = _pairs_apart(item, lag)
-                both = both & varying
-                steps.append(step)
-                halves.append(0.5 * np.sum((increment / scale) ** 2 * both))
-                weights.append(both.sum())
-        if sum(weights):
-            here = (float(np.mean(np.concatenate(steps))), float(sum(halves) / sum(weights)))
-            if here[1] >= 0.5:
-                fraction = (0.5 - before[1]) / (here[1] - before[1])
-                crossing = before[0] + fraction * (here[0] - before[0])
-                # A crossing below one row is noise or under-sampling, not dynamics.
-                return max(crossing, here[0] if lag == 1 else 0.0)
-            before = here
-        lag *= 2
+    lags, halves = _variogram(data, scale, varying)
+    if not lags:
+        return float(max(spans))
+    # What two rows differ by even at no distance is noise; it is read off the first two lags by a straight line.
+    slope = (halves[1] - halves[0]) / (lags[1] - lags[0]) if len(lags) > 1 and lags[1] > lags[0] else np.inf
+    noise = float(np.clip(halves[0] - slope * lags[0], 0.0, 0.9)) if np.isfinite(slope) else 0.0
+    level = noise + 0.5 * (1 - noise)
+    before = (0.0, noise)
+    for here in zip(lags, halves, strict=True):
+        if here[1] >= level:
+            fraction = (level - before[1]) / max(here[1] - before[1], 1e-12)
+            crossing = before[0] + fraction * (here[0] - before[0])
+            # A crossing below one row is noise or under-sampling, not dynamics.
+            return max(crossing, lags[0])
+        before = here
     return float(max(spans))
 
 
@@ -75,6 +90,45 @@ def noise_level(data: Sequence[Series], scale: Float[np.ndarray, " channels"]) -
         count += triple.sum(axis=0)
     level = np.sqrt(total / np.maximum(count, 1)) / scale
     return np.where(count > 0, np.clip(level, 1e-3, 1.0), 0.3)
+
+
+def _chunks(data: Sequence[Series], rows: int, count: int) -> list[Series]:
+    """Up to `count` stretches of `rows` observed rows, spread evenly over all series."""
+    starts = [(item, i) for item in data for i in range(0, max(len(item) - rows // 2, 1), rows)]
+    chosen = np.unique(np.linspace(0, len(starts) - 1, min(count, len(starts))).astype(int))
+    pieces = [(item, slice(i, i + rows)) for item, i in (starts[k] for k in chosen)]
+    return [item.at_rows(where) for item, where in pieces if item.mask[where].any()]
+
+
+def smoothing_bandwidth(data: Sequence[Series], scaling: Scaling) -> tuple[float, Float[np.ndarray, " channels"]]:
+    """The bandwidth of local lines that best predict each observation from the others, and the error by channel.
+
+    Leave-one-out cross-validation over bandwidths from 0.7 to 25 median spacings, on up to 8 stretches of 256 rows and
+    up to 32 channels, in the model's units. The error's square is the noise variance plus what smoothing costs.
+    """
+    chosen = np.unique(np.linspace(0, len(scaling.scale) - 1, 32).astype(int))
+    pieces = _chunks(data, 256, 8)
+    gaps = np.concatenate([np.diff(item.times[item.mask[:, i]]) for item in pieces for i in chosen])
+    if not len(gaps):
+        return 1.0, np.full(len(scaling.scale), 0.3)
+    candidates = float(np.median(gaps)) / scaling.time_scale * np.array([0.7, 1, 1.5, 2.2, 3.3, 5, 7.5, 11, 16, 25])
+    total, count = np.zeros((len(candidates), len(chosen))), np.zeros(len(chosen))
+    for item in pieces:
+        t, x = scaling.times(item.times), scaling.values(item.values)[:, chosen]
+        seen = item.mask[:, chosen] * 1.0
+        count += seen.sum(axis=0)
+        for k, bandwidth in enumerate(candidates):
+            tau = (t[None, :] - t[:, None]) / bandwidth
+            weight = np.exp(-0.5 * tau**2)
+            np.fill_diagonal(weight, 0.0)
+            s0, s1, s2 = weight @ seen + 0.01, (weight * tau) @ seen, (weight * tau**2) @ seen + 0.01
+            t0, t1 = weight @ (x * seen), (weight * tau) @ (x * seen)
+            level = (s2 * t0 - s1 * t1) / (s0 * s2 - s1**2)
+            total[k] += np.sum((x - level) ** 2 * seen, axis=0)
+    best = int(np.argmin(total.sum(axis=1)))
+    error = np.sqrt(total[best] / np.maximum(count, 1))
+    every = np.interp(np.arange(len(scaling.scale)), chosen, error)
+    return float(candidates[best]), every
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The prior dynamics:  z(0) ~ N(μ₀, σ₀²),   dz = f(t, z, u) dt + √q(t) dβ,  q diagonal.
 
-A drift is any module with `__call__(t, z, u, parameters)`, `draw(key=…)` and `kl()`; `parameters` is what `draw` gave.
+A drift is any module with `__call__(t, z, u, parameters)`, `draw(key=…)`, `median()` and `kl()`; `parameters` is what `draw` or
+`median` gave.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .nn import MLP
-from .prior import LogNormal, Parameter
+from .prior import LogNormal, Parameter, Weights
 
 
 def interpolate_inputs(
@@ -27,9 +28,15 @@ def interpolate_inputs(
 
 
 class NeuralDrift(eqx.Module):
-    """f(t, z, u) = net([z, u]), or net([z, u, t/span]) when time-dependent."""
+    """f(t, z, u) = A y + b + W φ(y) with y = [z, u], or y = [z, u, t/span] when time-dependent.
 
-    net: MLP
+    φ is an MLP's last hidden layer. W is uncertain, N(μ, σ²) against N(0, τ²) with τ learned: the non-linear part must
+    earn its KL, so a thousand noisy rows are not over-fitted, and forecasts know how little is known of f.
+    """
+
+    linear: eqx.nn.Linear
+    features: MLP
+    weights: Weights
     span: float | None = eqx.field(static=True)
 
     def __init__(
@@ -42,8 +49,11 @@ class NeuralDrift(eqx.Module):
         span: float | None = None,
         key: PRNGKeyArray,
     ):
+        linear, net = jax.random.split(key)
         in_size = latent_size + num_inputs + (span is not None)
-        self.net = MLP((in_size, *hidden_sizes, latent_size), activation, key=key)
+        self.linear = eqx.nn.Linear(in_size, latent_size, key=linear)
+        self.features = MLP((in_size, *hidden_sizes), activation, key=net)
+        self.weights = Weights(latent_size, hidden_sizes[-1])
         self.span = span
 
     def __call__(
@@ -54,13 +64,17 @@ class NeuralDrift(eqx.Module):
         parameters: Mapping[str, Array],
     ) -> Float[Array, " latent"]:
         time = () if self.span is None else (jnp.asarray(t / self.span, z.dtype)[None],)
-        return self.net(jnp.concatenate([z, u, *time]))
+        y = jnp.concatenate([z, u, *time])
+        return self.linear(y) + parameters["weights"] @ self.features.activation(self.features(y))
 
     def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
-        return {}
+        return {"weights": self.weights.sample(key=key)}
+
+    def median(self) -> dict[str, Array]:
+        return {"weights": self.weights.mean}
 
     def kl(self) -> Float[Array, ""]:
-        return jnp.zeros(())
+        return self.weights.kl()
 
 
 class Units(NamedTuple):
@@ -104,6 +118,9 @@ class ParametricDrift(eqx.Module):
     def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
         keys = jax.random.split(key, max(len(self.parameters), 1))
         return {name: item.sample(key=k) for (name, item), k in zip(self.parameters.items(), keys, strict=False)}
+
+    def median(self) -> dict[str, Array]:
+        return {name: item.quantile(0.5) for name, item in self.parameters.items()}
 
     def kl(self) -> Float[Array, ""]:
         return sum((item.kl() for item in self.parameters.values()), start=jnp.zeros(()))

@@ -6,6 +6,7 @@ Everything here is NumPy in the user's own units; nothing is compiled.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,49 @@ def _names(given: Sequence[str] | None, count: int, prefix: str, what: str, seri
     return names
 
 
+@dataclasses.dataclass(frozen=True)
+class Calendar:
+    """Dates as numbers: `unit`s since `origin`, elapsed time, so that a day of 23 hours has 23.
+
+    With a `zone` the origin is in UTC and dates come back in that zone; without one they are taken as they stand.
+
+    !!! example
+
+        >>> from arcta.series import Calendar
+        >>> calendar = Calendar("2024-03-31T00:00:00", "h", "Europe/Berlin")
+        >>> calendar.numbers(["2024-03-31 01:00+01:00", "2024-03-31 03:00+02:00"])
+        array([0., 1.])
+    """
+
+    origin: str
+    unit: str
+    zone: str = ""
+
+    def numbers(self, dates: Any) -> Float[np.ndarray, " n"]:
+        """Dates (strings, datetimes, a DatetimeIndex) → times."""
+        import pandas as pd
+
+        index = pd.DatetimeIndex(pd.to_datetime(dates if not isinstance(dates, str) else [dates], utc=bool(self.zone)))
+        if self.zone == "" and index.tz is not None:
+            raise ValueError(
+                "these dates carry a time zone, the data the model was trained on does not; leave the zone out."
+            )
+        elapsed = index.tz_localize(None) - pd.Timestamp(self.origin)
+        return np.asarray(elapsed / pd.Timedelta(1, self.unit), float)
+
+    def dates(self, times: Any) -> pd.DatetimeIndex:
+        """Times → dates, to the microsecond."""
+        import pandas as pd
+
+        elapsed = pd.to_timedelta(np.asarray(times, float), unit=self.unit).round("us")
+        index = pd.DatetimeIndex(pd.Timestamp(self.origin) + elapsed)
+        return index.tz_localize("UTC").tz_convert(self.zone) if self.zone else index
+
+    def show(self, time: float) -> str:
+        """One time as a date."""
+        return str(self.dates([time])[0])
+
+
 def _check_times(times: np.ndarray, name: str) -> None:
     bad = np.flatnonzero(~np.isfinite(times))
     if bad.size:
@@ -98,6 +142,7 @@ class Series:
     - `channels`, `units`: a name and a unit for every channel. `time_unit`: the unit of time.
     - `inputs`, `input_names`: known inputs u(t) at the same times, shape `(n, inputs)`.
     - `name`: tells series apart in messages and in results.
+    - `calendar`: what the times mean as dates; every output then has dates again.
 
     !!! example
 
@@ -116,6 +161,7 @@ class Series:
     frame_shape: tuple[int, ...] | None
     name: str
     time_unit: str
+    calendar: Calendar | None
 
     def __init__(
         self,
@@ -129,6 +175,7 @@ class Series:
         input_names: Sequence[str] | None = None,
         name: str = "series",
         time_unit: str = "",
+        calendar: Calendar | None = None,
     ):
         times = _numbers(times, "observation times", name).reshape(-1)
         values = _numbers(values, "values", name)
@@ -175,7 +222,8 @@ class Series:
                 f"got {len(self.units)}. Use '' for a channel without a unit."
             )
         self.inputs, self.input_names = self._read_inputs(inputs, input_names, name)
-        self.name, self.time_unit = name, time_unit
+        self.name, self.time_unit = name, calendar.unit if calendar else time_unit
+        self.calendar = calendar
 
     def _read_inputs(self, inputs: Any, names: Sequence[str] | None, series: str) -> tuple[np.ndarray, tuple[str, ...]]:
         if inputs is None:
@@ -204,16 +252,38 @@ class Series:
         shown = ", ".join(self.channels[:4]) + (", …" if len(self.channels) > 4 else "")
         inputs = f", {len(self.input_names)} inputs" if self.input_names else ""
         return (
-            f"Series('{self.name}': {len(self)} times from {self.times[0]:g} to {self.times[-1]:g}, "
+            f"Series('{self.name}': {len(self)} times from {self.when(self.times[0])} to {self.when(self.times[-1])}, "
             f"{len(self.channels)} channel{'s' * (len(self.channels) > 1)} ({shown}){inputs}, "
             f"{int(self.mask.sum())} of {self.mask.size} entries observed)"
         )
 
+    def when(self, time: float) -> str:
+        """A time of this series in words: its date if there is a calendar."""
+        return self.calendar.show(time) if self.calendar else f"{time:g}"
+
     def at_rows(self, rows: Any) -> Series:
         """The series at some of its rows (a slice or a boolean array), everything else unchanged."""
+        return self._with(self.times[rows], rows, self.calendar)
+
+    def on(self, calendar: Calendar | None, time_unit: str) -> Series:
+        """The same series with its times counted as another calendar counts them."""
+        if calendar == self.calendar and (calendar is not None or self.time_unit in ("", time_unit) or not time_unit):
+            return self
+        if calendar is None or self.calendar is None:
+            ours, theirs = (
+                "dates" if c else f"numbers{f' [{u}]' * bool(u)}"
+                for c, u in ((calendar, time_unit), (self.calendar, self.time_unit))
+            )
+            raise ValueError(
+                f"the model counts time in {ours}, series '{self.name}' in {theirs}. Give the times as {ours}, as the "
+                "training data did."
+            )
+        return self._with(calendar.numbers(self.calendar.dates(self.times)), slice(None), calendar)
+
+    def _with(self, times: np.ndarray, rows: Any, calendar: Calendar | None) -> Series:
         values = np.where(self.mask[rows], self.values[rows], np.nan)
         return Series(
-            self.times[rows],
+            times,
             values.reshape(len(values), *self.frame_shape) if self.frame_shape else values,
             channels=self.channels,
             units=self.units,
@@ -221,6 +291,7 @@ class Series:
             input_names=self.input_names or None,
             name=self.name,
             time_unit=self.time_unit,
+            calendar=calendar,
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -228,10 +299,19 @@ class Series:
         import pandas as pd
 
         values = np.where(self.mask, self.values, np.nan)
-        index = pd.Index(self.times, name=f"time [{self.time_unit}]" if self.time_unit else "time")
+        index = time_index(self.times, self.calendar, self.time_unit)
         return pd.DataFrame(
             np.concatenate([values, self.inputs], axis=1), index=index, columns=[*self.channels, *self.input_names]
         )
+
+
+def time_index(times: Float[np.ndarray, " n"], calendar: Calendar | None, unit: str) -> pd.Index:
+    """Times as the index of a table: dates if there is a calendar, numbers with their unit otherwise."""
+    import pandas as pd
+
+    if calendar is not None:
+        return calendar.dates(times).rename("time")
+    return pd.Index(times, name=f"time [{unit}]" if unit else "time")
 
 
 def as_list(data: Any) -> list[Series]:

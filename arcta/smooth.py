@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .model import DataSummary, Model
 from .prediction import Prediction, check_channels, check_times, predict
 from .series import Series
+from .solve import padded_length
 from .windows import Window, partition, partition_starts
 
 
@@ -46,18 +47,19 @@ def smooth(
     scaling = summary.scaling
     observed = series.times[series.mask.any(axis=1)]
     inside = (series.times >= observed[0]) & (series.times <= observed[-1])
-    asked = check_times(series.times[inside] if times is None else times)
+    asked = check_times(series.times[inside] if times is None else times, summary.calendar)
     if asked[0] < observed[0] or asked[-1] > observed[-1]:
         raise ValueError(
             f"smoothing works inside the data, from t={observed[0]:g} to t={observed[-1]:g} of '{series.name}'; got times "
             f"from {asked[0]:g} to {asked[-1]:g}. Use forecast for times after the last observation."
         )
-    windows = partition(series, scaling, size=summary.partition_size, lookahead=model.encoder.lookahead)
+    shape = {"size": summary.partition_size, "lookahead": model.encoder.lookahead, "margin": summary.margin}
+    windows = partition(series, scaling, **shape)
     starts = observed[partition_starts(len(observed), summary.partition_size)]
     owner = np.clip(np.searchsorted(starts, asked, side="right") - 1, 0, len(starts) - 1)
     counts = np.bincount(owner, minlength=len(starts))
     slot = np.arange(len(asked)) - np.concatenate([[0], np.cumsum(counts)])[owner]
-    padded = np.zeros((len(starts), counts.max()))
+    padded = np.zeros((len(starts), padded_length(counts.max())))
     padded[owner, slot] = (asked - starts[owner]) / scaling.time_scale
     mean, log_variance = marginals(model, jax.tree.map(jnp.asarray, windows), jnp.asarray(padded, windows.times.dtype))
     mean, log_variance = mean[owner, slot], log_variance[owner, slot]

@@ -29,6 +29,14 @@ class Grid(eqx.Module):
     inputs: Float[Array, "knots inputs"]
 
 
+def padded_length(count: int) -> int:
+    """The next of 32, 48, 64, 96, 128, …: few lengths, so that asking for other times seldom compiles anew."""
+    power = 32
+    while power < count:
+        power *= 2
+    return 3 * power // 4 if 3 * power // 4 >= max(count, 32) else power
+
+
 def make_grid(
     start: float,
     times: Float[np.ndarray, " n"],
@@ -36,8 +44,17 @@ def make_grid(
     input_times: Float[np.ndarray, " knots"],
     inputs: Float[np.ndarray, "knots inputs"],
 ) -> Grid:
-    """Output times (since `start`, in the model's units) with no step longer than `max_step`."""
+    """Output times (since `start`, in the model's units) with no step longer than `max_step`.
+
+    Times and knots are padded to `padded_length`: the last time is repeated, which takes no step.
+    """
+    more = padded_length(len(times)) - len(times)
+    times = np.concatenate([times, np.repeat(times[-1:], more)])
     substeps = np.ceil(np.diff(times, prepend=0.0) / max_step - 1e-6).astype(np.int32)
+    if inputs.shape[1]:
+        more = padded_length(len(input_times)) - len(input_times)
+        input_times = np.concatenate([input_times, input_times[-1] + np.arange(1.0, more + 1)])
+        inputs = np.concatenate([inputs, np.repeat(inputs[-1:], more, axis=0)])
     real = jnp.asarray(0.0).dtype
     return Grid(
         jnp.asarray(start, real),
