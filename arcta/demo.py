@@ -23,13 +23,15 @@ from .train import Training
 
 MODEL = LatentSDE(
     decoder="identity",
+    encoder="window",
     noise=0.01,
     lookahead=0,
+    kernel_sizes=(32, 32),
     drift_sizes=(64, 64, 64),
     diffusion_start=1e-4,
     partition_size=128,
 )
-TRAINING = Training(steps=1000, num_draws=1, num_times=10, validate_every=250)
+TRAINING = Training(steps=1000, num_draws=1, num_times=10, kl_ramp=0.25, validate_every=250)
 
 
 def data(seed: int = 0) -> tuple[Series, Series]:

@@ -30,9 +30,10 @@ from .likelihood import (
 from .nn import ACTIVATIONS, ConvDecoder, Identity, LocalEncoder, SkipMLP, WindowEncoder
 from .posterior import Bridge, Posterior, infer
 from .prior import Known, Learned, LogNormal, Parameter
-from .scaling import Scaling, noise_level, smoothing_bandwidth
+from .scaling import Scaling, noise_level
 from .sde import Diffusion, InitialState, NeuralDrift, ParametricDrift, Units
 from .series import Calendar, Series, as_list, check_training_data
+from .survey import latent_order, nugget, smoothing_bandwidth
 from .windows import Window, clip_partition_size
 
 
@@ -200,9 +201,9 @@ def _kinds(spec: LatentSDE, channels: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(spec.likelihood.get(name, "gaussian") for name in channels)
 
 
-def _latent_size(spec: LatentSDE, num_channels: int) -> int:
+def _latent_size(spec: LatentSDE, num_channels: int, found: int) -> int:
     if spec.decoder != "identity":
-        return spec.latent_size or min(max(num_channels, 2), 8)
+        return spec.latent_size or found
     if spec.latent_size not in (None, num_channels):
         raise ValueError(
             f"the identity decoder needs latent_size equal to the number of channels ({num_channels}); got "
@@ -228,7 +229,12 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
     steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in series])
     typical_step = float(np.median(steps)) / scaling.time_scale
     local = _encoder_kind(spec, first.frame_shape) == "local"
-    bandwidth, misfit = smoothing_bandwidth(series, scaling) if local else (typical_step, noise_level(series, scaling.scale))
+    bandwidth, noise = typical_step, noise_level(series, scaling.scale)
+    latent_size = min(max(len(first.channels), 2), 8)
+    if local:
+        bandwidth, misfit = smoothing_bandwidth(series, scaling)
+        noise = np.clip(nugget(series, scaling.scale), 0.3 * misfit, misfit)
+        latent_size = latent_order(series, scaling, bandwidth, noise).latent_size
     seen = np.maximum(sum(item.mask.sum(axis=0) for item in series), 1)
     return DataSummary(
         channels=first.channels,
@@ -238,14 +244,14 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
         calendar=first.calendar,
         frame_shape=first.frame_shape,
         kinds=kinds,
-        latent_size=_latent_size(spec, len(first.channels)),
+        latent_size=_latent_size(spec, len(first.channels), latent_size),
         partition_size=clip_partition_size(spec.partition_size, series),
         scaling=scaling,
         span=max(item.times[-1] - scaling.origin for item in series) / scaling.time_scale,
         typical_step=typical_step,
         bandwidth=bandwidth,
         margin=int(np.clip(np.ceil(5 * bandwidth / typical_step), 4, 32)) if local else 0,
-        noise=tuple(np.clip(misfit, 1e-3, 1.0).tolist()),
+        noise=tuple(np.clip(noise, 1e-3, 1.0).tolist()),
         means=tuple((sum(item.values.sum(axis=0) for item in series) / seen).tolist()),
     )
 
@@ -362,6 +368,7 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
             activation=spec.activation,
             lengthscale=spec.lengthscale or (max(1.0, summary.bandwidth / summary.typical_step) if kind == "local" else 9.0),
             noise=spec.interpolation_noise or (1e-3 if kind == "local" else max(start_variance, 1e-4)),
+            roughness=0.5 if kind == "local" else 0.0,
             key=kernel,
         ),
         drift=_drift(spec, summary, drift),

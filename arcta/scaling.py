@@ -92,45 +92,6 @@ def noise_level(data: Sequence[Series], scale: Float[np.ndarray, " channels"]) -
     return np.where(count > 0, np.clip(level, 1e-3, 1.0), 0.3)
 
 
-def _chunks(data: Sequence[Series], rows: int, count: int) -> list[Series]:
-    """Up to `count` stretches of `rows` observed rows, spread evenly over all series."""
-    starts = [(item, i) for item in data for i in range(0, max(len(item) - rows // 2, 1), rows)]
-    chosen = np.unique(np.linspace(0, len(starts) - 1, min(count, len(starts))).astype(int))
-    pieces = [(item, slice(i, i + rows)) for item, i in (starts[k] for k in chosen)]
-    return [item.at_rows(where) for item, where in pieces if item.mask[where].any()]
-
-
-def smoothing_bandwidth(data: Sequence[Series], scaling: Scaling) -> tuple[float, Float[np.ndarray, " channels"]]:
-    """The bandwidth of local lines that best predict each observation from the others, and the error by channel.
-
-    Leave-one-out cross-validation over bandwidths from 0.7 to 25 median spacings, on up to 8 stretches of 256 rows and
-    up to 32 channels, in the model's units. The error's square is the noise variance plus what smoothing costs.
-    """
-    chosen = np.unique(np.linspace(0, len(scaling.scale) - 1, 32).astype(int))
-    pieces = _chunks(data, 256, 8)
-    gaps = np.concatenate([np.diff(item.times[item.mask[:, i]]) for item in pieces for i in chosen])
-    if not len(gaps):
-        return 1.0, np.full(len(scaling.scale), 0.3)
-    candidates = float(np.median(gaps)) / scaling.time_scale * np.array([0.7, 1, 1.5, 2.2, 3.3, 5, 7.5, 11, 16, 25])
-    total, count = np.zeros((len(candidates), len(chosen))), np.zeros(len(chosen))
-    for item in pieces:
-        t, x = scaling.times(item.times), scaling.values(item.values)[:, chosen]
-        seen = item.mask[:, chosen] * 1.0
-        count += seen.sum(axis=0)
-        for k, bandwidth in enumerate(candidates):
-            tau = (t[None, :] - t[:, None]) / bandwidth
-            weight = np.exp(-0.5 * tau**2)
-            np.fill_diagonal(weight, 0.0)
-            s0, s1, s2 = weight @ seen + 0.01, (weight * tau) @ seen, (weight * tau**2) @ seen + 0.01
-            t0, t1 = weight @ (x * seen), (weight * tau) @ (x * seen)
-            level = (s2 * t0 - s1 * t1) / (s0 * s2 - s1**2)
-            total[k] += np.sum((x - level) ** 2 * seen, axis=0)
-    best = int(np.argmin(total.sum(axis=1)))
-    error = np.sqrt(total[best] / np.maximum(count, 1))
-    every = np.interp(np.arange(len(scaling.scale)), chosen, error)
-    return float(candidates[best]), every
-
-
 @dataclasses.dataclass(frozen=True)
 class Scaling:
     """The affine maps between the user's units and the model's, by channel and by input."""

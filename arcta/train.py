@@ -49,7 +49,7 @@ class Training:
     schedule: Literal["cosine", "exponential"] = "cosine"
     clip: float = 10.0
     kl_weight: float = 1.0
-    kl_ramp: float = 0.25
+    kl_ramp: float = 0.05
     join_penalty: float = 0.0
     log_every: int = 50
     validate_every: int = 250
