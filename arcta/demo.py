@@ -17,7 +17,7 @@ from .figures import loss_curves, phase_portrait
 from .fit import Fit, fit
 from .metrics import Scores
 from .model import LatentSDE
-from .report import write_report
+from .report import Section, write_report
 from .series import Series, split
 from .train import Training
 
@@ -70,18 +70,20 @@ def run(out: str | Path = "demo", *, key: int = 0, progress: bool = True) -> tup
             "optimisation": f"{fitted.seconds:.1f} s",
             "all of this, compilation included": f"{time.perf_counter() - began:.0f} s",
         },
-        figures={
-            "forecast": (
+        sections=[
+            Section(
                 "Forecast from 50 s on, with bands and three sample paths",
                 forecast.plot(truth=test, context=recent),
+                "forecast",
             ),
-            "phase": ("The learned drift beside the true one; dots are the training data", portrait),
-            "smooth": (
+            Section("The learned drift beside the true one; dots are the training data", portrait, "phase"),
+            Section(
                 "The first 15 s smoothed and super-resolved",
                 smooth.plot(truth=train.at_rows(train.times <= 15.0), num_paths=0),
+                "smooth",
             ),
-            "training": ("Training", loss_curves(fitted.history)),
-        },
+            Section("Training", loss_curves(fitted.history), "training"),
+        ],
         command=f"arcta demo --out {out} --key {key}",
     )
     return fitted, scores, page

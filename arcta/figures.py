@@ -54,8 +54,8 @@ def draw_bands(
 
 
 def draw_points(axis: Axes, times: np.ndarray, values: np.ndarray, *, color: str, name: str) -> None:
-    """Observations as dots."""
-    axis.plot(times, values, ".", color=color, markersize=3, label=name)
+    """Observations as dots; many of them as a picture inside the drawing, which would be megabytes otherwise."""
+    axis.plot(times, values, ".", color=color, markersize=3, label=name, rasterized=len(times) > 800)
 
 
 def loss_curves(history: Sequence[Mapping[str, int | float]]) -> Figure:
@@ -117,6 +117,79 @@ def phase_portrait(
         axis.plot(points[:, 0], points[:, 1], ".", color=SECOND, markersize=2, alpha=0.6)
         axis.set(title=title, xlabel=names[0], ylabel=names[1], xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     figure.colorbar(stream.lines, ax=axes[0].tolist(), label="speed", shrink=0.85)
+    return figure
+
+
+def data_overview(
+    rows: Sequence[tuple[str, Any, np.ndarray, Sequence[tuple[Any, Any]]]], *, cut: Any = None, xlabel: str = "time"
+) -> Figure:
+    """What was observed, channel by channel, with its gaps shaded.
+
+    **Arguments:** `rows`: for each channel its label, times, values and the gaps (begin, end); `cut`: where the held-out
+    part begins.
+    """
+    figure, axes = new_figure(len(rows), height=1.5)
+    for axis, (name, times, values, gaps) in zip(axes[:, 0], rows, strict=True):
+        for begin, end in gaps:
+            axis.axvspan(begin, end, color=SECOND, alpha=0.12, linewidth=0)
+        draw_points(axis, times, values, color=ACCENT, name=name)
+        if cut is not None:
+            axis.axvline(cut, color=INK, linewidth=1.0, linestyle="--")
+        axis.set_ylabel(name, fontsize=9)
+    axes[-1, 0].set_xlabel(xlabel, fontsize=9)
+    return figure
+
+
+def calibration(levels: np.ndarray, covered: np.ndarray, ranks: np.ndarray) -> Figure:
+    """Left: how often central bands cover, against what they promise. Right: where observations fall in the forecast
+    distribution (PIT), flat if it is right."""
+    figure, axes = new_figure(1, 2, width=9.0, height=3.0)
+    left, right = axes[0]
+    left.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
+    left.plot(levels, covered, "o-", color=ACCENT, markersize=4, linewidth=1.6)
+    left.set(xlabel="promised coverage", ylabel="observed coverage", xlim=(0, 1), ylim=(0, 1))
+    right.hist(ranks, bins=np.linspace(0, 1, 11), density=True, color=ACCENT, alpha=0.7, edgecolor="white")
+    right.axhline(1, color=MUTED, linewidth=1, linestyle="--")
+    right.set(xlabel="rank of the observation in its forecast", ylabel="density", xlim=(0, 1))
+    return figure
+
+
+def drift_curve(z: np.ndarray, rate: np.ndarray, spread: np.ndarray, visited: np.ndarray, *, names: tuple[str, str]) -> Figure:
+    """A one-dimensional drift with one standard deviation of its diffusion over one unit of time, and where the state was."""
+    figure, axes = new_figure(1, width=7.0, height=3.2)
+    axis = axes[0, 0]
+    axis.axhline(0, color=MUTED, linewidth=1)
+    axis.fill_between(z, rate - spread, rate + spread, color=ACCENT, alpha=0.15, linewidth=0, label="± diffusion")
+    axis.plot(z, rate, color=ACCENT, linewidth=1.8, label="drift")
+    axis.plot(visited, np.full(len(visited), axis.get_ylim()[0]), "|", color=SECOND, markersize=8, alpha=0.3, rasterized=True)
+    axis.set(xlabel=names[0], ylabel=names[1])
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def states_over_time(times: Any, mean: np.ndarray, low: np.ndarray, high: np.ndarray, names: Sequence[str], xlabel: str) -> Figure:
+    """Latent axes with their 90 % bands."""
+    figure, axes = new_figure(len(names), height=1.4)
+    for i, (axis, name) in enumerate(zip(axes[:, 0], names, strict=True)):
+        axis.fill_between(times, low[:, i], high[:, i], color=ACCENT, alpha=0.25, linewidth=0)
+        axis.plot(times, mean[:, i], color=ACCENT, linewidth=1.2)
+        axis.set_ylabel(name, fontsize=9)
+    axes[-1, 0].set_xlabel(xlabel, fontsize=9)
+    return figure
+
+
+def frame_strip(rows: Mapping[str, np.ndarray], titles: Sequence[str]) -> Figure:
+    """Rows of pictures on one scale of grey: by name, arrays (count, height, width[, 3])."""
+    count = len(titles)
+    figure, axes = new_figure(len(rows), count, width=1.4 * count + 0.6, height=1.5)
+    for line, (name, frames) in zip(axes, rows.items(), strict=True):
+        for i, axis in enumerate(line):
+            axis.imshow(np.clip(frames[i], 0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            axis.grid(visible=False)
+            if line is axes[0]:
+                axis.set_title(titles[i], fontsize=8)
+        line[0].set_ylabel(name, fontsize=9)
     return figure
 
 

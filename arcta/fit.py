@@ -21,7 +21,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from .checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
 from .elbo import drift_evaluations
-from .forecast import forecast
+from .forecast import forecast, inputs_at
 from .metrics import Scores, score
 from .model import DataSummary, LatentSDE, Model, build, summarise
 from .nn import Identity
@@ -61,8 +61,9 @@ def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
 class Fit:
     """A trained latent SDE with all it needs to be used: made by `arcta.fit` or `arcta.load`.
 
-    `model` is the trained module (in the model's units), `context` the training series, `history` the log rows. Verbs:
-    `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
+    `model` is the trained module (in the model's units), `context` the series (what was held out included), `history` the
+    log rows, `cuts` the time at which each series' held-out part begins, `about` what else is worth keeping (seed, command,
+    notes). Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
     """
 
     spec: LatentSDE
@@ -74,6 +75,8 @@ class Fit:
     stopped: str = "finished"
     seconds: float = 0.0
     compile_seconds: float = 0.0
+    cuts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {}
@@ -81,6 +84,14 @@ class Fit:
             f"Fit({len(self.summary.channels)} channels, {self.summary.latent_size} latent axes, "
             f"{int(last.get('step', 0))} steps, {int(last.get('drift_evaluations', 0))} drift values, {self.stopped})"
         )
+
+    def held_out(self) -> list[tuple[Series, Series]]:
+        """For each series with a held-out part: what the model was trained on, and what came after."""
+        return [
+            (item.at_rows(item.times <= self.cuts[item.name]), item.at_rows(item.times > self.cuts[item.name]))
+            for item in self.context
+            if item.name in self.cuts
+        ]
 
     def _given(self, given: Series | Sequence[Series] | None) -> list[Series]:
         if given is None:
@@ -104,7 +115,8 @@ class Fit:
         - `times`: after the last observation of the context; with several series, a mapping from name to times is
           allowed.
         - `given`: other series to start from, also ones never seen in training: nothing is retrained.
-        - `inputs`: known inputs at `times`, shape `(n, inputs)`, if the model has inputs.
+        - `inputs`: known inputs, if the model has any: at `times`, shape `(n, inputs)`; or a DataFrame with the inputs'
+          columns and the time as index, interpolated to `times`.
         - `max_step`: the solver's longest step, in the data's unit of time.
 
         **Returns:** a `Prediction`; with several series a dictionary of them by name.
@@ -114,6 +126,8 @@ class Fit:
         def one(item: Series, k: PRNGKeyArray) -> Prediction:
             ahead = times[item.name] if isinstance(times, Mapping) else times
             known = inputs[item.name] if isinstance(inputs, Mapping) else inputs
+            if hasattr(known, "columns"):
+                known = inputs_at(self.summary, known, ahead)
             options = {"inputs": known, "num_samples": num_samples, "max_step": max_step}
             return forecast(self.model, self.summary, item, ahead, **options, key=k)
 
@@ -150,14 +164,19 @@ class Fit:
 
     def score(
         self,
-        test: Series | Sequence[Series],
+        test: Series | Sequence[Series] | None = None,
         *,
         given: Series | Sequence[Series] | None = None,
         num_samples: int = 256,
         key: int | PRNGKeyArray = 0,
     ) -> Scores:
         """Forecast `test` from the training series (or `given`) of the same name and compare: rmse, crps, log density,
-        coverage."""
+        coverage. Without `test`, what `fit(…, holdout=)` held out is forecast from what came before it."""
+        if test is None:
+            pairs = self.held_out()
+            if not pairs:
+                raise ValueError("nothing was held out in training; pass the series to score: fit.score(test).")
+            given, test = [before for before, _ in pairs], [after for _, after in pairs]
         context = {item.name: item for item in self._given(given)}
         pairs = []
         for i, item in enumerate(self._given(test)):
@@ -216,6 +235,8 @@ class Fit:
             "stopped": self.stopped,
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
+            "cuts": dict(self.cuts),
+            "about": dict(self.about),
         }
         files = {"weights": to_arrays(self.model), "context": series_to_arrays(self.context)}
         write_bundle(folder, "model", header, files)
@@ -249,6 +270,22 @@ def _parameter_rows(model: Model, summary: DataSummary) -> list[dict[str, Any]]:
             scale = scaling.scale[list(columns)]
             add([f"noise[{summary.channels[i]}]" for i in columns], part.variance, lambda v, s=scale: np.sqrt(v) * s)
     return rows
+
+
+def hold_out(series: list[Series], fraction: float) -> tuple[list[Series], dict[str, float]]:
+    """The series without the last `fraction` of their spans, and where each was cut. A series too short to be cut (fewer
+    than four observations before, or none after) is kept whole."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"holdout must lie between 0 and 1; got {fraction}. Use 0.2 to hold out the last fifth.")
+    kept, cuts = [], {}
+    for item in series:
+        cut = float(item.times[0] + (1 - fraction) * (item.times[-1] - item.times[0]))
+        before = item.times <= cut
+        if fraction > 0 and item.mask[before].any(axis=1).sum() >= 4 and item.mask[~before].any():
+            cuts[item.name] = cut
+            item = item.at_rows(before)
+        kept.append(item)
+    return kept, cuts
 
 
 def _validation_pairs(train_data: list[Series], validation: Sequence[Series]) -> list[tuple[Series, Series]]:
@@ -320,10 +357,12 @@ def fit(
     *,
     key: int | PRNGKeyArray = 0,
     validation: Series | Sequence[Series] | None = None,
+    holdout: float = 0.0,
     training: Training = Training(),
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
+    about: Mapping[str, Any] | None = None,
 ) -> Fit:
     """Learn a latent SDE from one series or several.
 
@@ -334,9 +373,11 @@ def fit(
     - `key`: a seed; the same seed on the same machine gives the same model.
     - `validation`: later parts of training series (same name), or new series; their forecast error is logged, decides
       which model is best, and stops training early if `training.patience` is set.
+    - `holdout`: the last part of each series' time span that is kept from training, to score and report on; forecasts start
+      from the end of the whole series all the same.
     - `out`: a folder for history, checkpoints and, at the end, the saved run; with `resume=True` training goes on from
       the checkpoint there, bit for bit.
-    - `progress`: show it (a bar on a terminal, lines elsewhere).
+    - `progress`: show it (a bar on a terminal, lines elsewhere). `about`: further JSON to keep with the run.
 
     **Returns:** a `Fit`. Ctrl-C ends training and returns what was reached; `TrainingDiverged` is raised when numbers
     stop being finite, after the last good state was saved.
@@ -350,7 +391,8 @@ def fit(
         >>> fit.forecast(test.times, num_samples=8)
         Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
     """
-    series = as_list(data)
+    whole = as_list(data)
+    series, cuts = hold_out(whole, holdout)
     summary = summarise(model, series)
     held_out = [] if validation is None else as_list(validation)
     for item in held_out:
@@ -363,7 +405,7 @@ def fit(
     lookahead = module.encoder.lookahead
     shape = {"size": summary.partition_size, "lookahead": lookahead, "margin": summary.margin}
     stacked = TrainingData(windows_of(series, summary.scaling, **shape))
-    module = warm_start(module, summary, stacked.windows)
+    module = warm_start(module, summary, stacked.windows, diffusion=model.diffusion_start is None)
     objective = Objective(
         batch_size=training.batch_size,
         num_draws=training.num_draws,
@@ -398,11 +440,13 @@ def fit(
         summary=summary,
         model=chosen,
         training=training,
-        context=carried(series, summary, lookahead),
+        context=carried(whole, summary, lookahead + summary.margin),
         history=history,
         stopped=outcome.stopped,
         seconds=outcome.seconds,
         compile_seconds=outcome.compile_seconds,
+        cuts=cuts,
+        about={"seed": key if isinstance(key, int) else None, **(about or {})},
     )
     if out is not None:
         fitted.save(out)
@@ -430,4 +474,6 @@ def load(folder: str | Path, *, drift: Any = None, decoder: Any = None, encoder:
         stopped=header["stopped"],
         seconds=header["seconds"],
         compile_seconds=header["compile_seconds"],
+        cuts=header["cuts"],
+        about=header["about"],
     )

@@ -71,6 +71,32 @@ def input_knots(
     return (times - start) / summary.scaling.time_scale, summary.scaling.known_inputs(values)
 
 
+def inputs_at(summary: DataSummary, table: Any, times: Any) -> Float[np.ndarray, "n inputs"]:
+    """The model's inputs at `times` from a table with the time as index, straight lines between its rows."""
+    for name in summary.input_names:
+        if name not in table.columns:
+            raise ValueError(
+                f"the model needs the future input '{name}'; the table has {', '.join(map(str, table.columns))}. Add that column."
+            )
+    ahead, known = check_times(times, summary.calendar), check_times(table.index, summary.calendar)
+    values = np.asarray(table[list(summary.input_names)], float)
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        row, column = bad[0]
+        raise ValueError(
+            f"future inputs must be known at every time; '{summary.input_names[column]}' is missing at {table.index[row]}. Fill it in."
+        )
+    slack = 1e-9 * max(abs(ahead[-1]), 1.0)
+    if known[-1] < ahead[-1] - slack:
+        end = summary.calendar.show(known[-1]) if summary.calendar else f"{known[-1]:g}"
+        asked = summary.calendar.show(ahead[-1]) if summary.calendar else f"{ahead[-1]:g}"
+        raise ValueError(
+            f"future inputs ({', '.join(summary.input_names)}) end at {end}; the forecast goes to {asked}. Give them up to there, or "
+            "forecast less far."
+        )
+    return np.stack([np.interp(ahead, known, values[:, i]) for i in range(values.shape[1])], axis=1)
+
+
 def check_finite(states: np.ndarray | Array) -> None:
     """Say so when paths ran away, instead of handing out NaN."""
     lost = int((~np.isfinite(np.asarray(states))).any(axis=(1, 2)).sum())

@@ -32,7 +32,7 @@ from .posterior import Bridge, Posterior, infer
 from .prior import Known, Learned, LogNormal, Parameter
 from .scaling import Scaling, noise_level
 from .sde import Diffusion, InitialState, NeuralDrift, ParametricDrift, Units
-from .series import Calendar, Series, as_list, check_training_data
+from .series import Calendar, Series, as_list, check_training_data, kind_of
 from .survey import latent_order, nugget, smoothing_bandwidth
 from .windows import Window, clip_partition_size
 
@@ -94,6 +94,7 @@ class DataSummary(NamedTuple):
     typical_step: float
     bandwidth: float
     margin: int
+    smooth: bool
     noise: tuple[float, ...]
     means: tuple[float, ...]
 
@@ -104,22 +105,25 @@ class LatentSDE:
 
     **Arguments:**
 
-    - `latent_size`: d; by default the number of channels, at least 2 and at most 8.
-    - `decoder`: `"mlp"`, `"conv"` (frames), `"identity"` (dynamics in the data's own coordinates) or a module of yours.
-    - `likelihood`: `"gaussian"`, `"student-t"`, `"bernoulli"`, `"poisson"`, or a mapping from channel names to these
-      (channels left out are Gaussian).
+    - `latent_size`: d; by default as many axes as rise above the noise, twice as many where the data is smooth and its
+      levels do not say where it moves, at most 8 (`survey.latent_order`).
+    - `decoder`: `"linear"`, `"mlp"`, `"conv"` (frames), `"identity"` (dynamics in the data's own coordinates) or a module of
+      yours.
+    - `likelihood`: `"auto"` (counts are Poisson, zeros and ones Bernoulli, all else Gaussian), `"gaussian"`, `"student-t"`,
+      `"bernoulli"`, `"poisson"`, or a mapping from channel names to these (channels left out are Gaussian).
     - `noise`: `"posterior"` (log-normal, the default), `"learned"` (a point estimate), or the known standard deviation
       in the data's units.
-    - `encoder`: `"window"` or a module of yours; `lookahead`: how many later observations it sees.
+    - `encoder`: `"local"` (lines through the observations around, from both sides; the default), `"window"` (an observation
+      and the `lookahead` ones after it, as in the paper; the default for frames) or a module of yours.
     - `drift`: `"neural"`, a function `f(t, z, p, u)` in your own units with the `parameters` it names, or a module of
       yours. `time_dependent`: whether a neural drift sees the time.
-    - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units;
-      `diffusion_prior`: the median and the log-spread of its log-normal prior there.
-    - `partition_size`: M, observations per window.
+    - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units (default: read
+      off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there.
+    - `partition_size`: M, observations per window; a series shorter than that is one window.
     - `rotation`: the rotation term of the posterior drift (a tighter bound for anything that turns).
     - `lookahead_dropout`: the fraction of nodes whose look-ahead is cut short in training.
     - `*_sizes`, `activation`: hidden layers; `lengthscale`: of the kernel at the start, in observations;
-      `interpolation_noise`: σ_n² at the start (default: from the noise of the data).
+      `interpolation_noise`: σ_n² at the start (both by default from the data).
 
     !!! example
 
@@ -130,7 +134,7 @@ class LatentSDE:
 
     latent_size: int | None = None
     decoder: Any = None
-    likelihood: str | Mapping[str, str] = "gaussian"
+    likelihood: str | Mapping[str, str] = "auto"
     noise: str | float = "posterior"
     encoder: Any = None
     lookahead: int = 2
@@ -138,9 +142,9 @@ class LatentSDE:
     parameters: Mapping[str, Parameter] | None = None
     time_dependent: bool = False
     diffusion: str = "constant"
-    diffusion_start: float = 1e-2
+    diffusion_start: float | None = None
     diffusion_prior: tuple[float, float] = (0.1, 3.0)
-    partition_size: int = 128
+    partition_size: int | None = None
     rotation: bool = True
     lookahead_dropout: float = 0.1
     encoder_sizes: tuple[int, ...] = (32, 32)
@@ -154,7 +158,7 @@ class LatentSDE:
     def __post_init__(self) -> None:
         if self.latent_size is not None and self.latent_size < 1:
             raise ValueError(f"latent_size must be at least 1; got {self.latent_size}. Leave it out for a default.")
-        if self.partition_size < 2:
+        if self.partition_size is not None and self.partition_size < 2:
             raise ValueError(f"partition_size must be at least 2; got {self.partition_size}. 128 suits most data.")
         if self.lookahead < 0:
             raise ValueError(f"lookahead must be 0 or more; got {self.lookahead}. Use 0 to see one observation alone.")
@@ -175,9 +179,9 @@ class LatentSDE:
             raise ValueError(f"a known noise must be positive; got {self.noise}. Use noise='learned' to learn it.")
         kinds = [self.likelihood] if isinstance(self.likelihood, str) else self.likelihood.values()
         for kind in kinds:
-            if kind not in LIKELIHOODS:
+            if kind not in ("auto", *LIKELIHOODS):
                 raise ValueError(
-                    f"likelihood must be one of {', '.join(LIKELIHOODS)}; got '{kind}'. Choose one of them."
+                    f"likelihood must be one of auto, {', '.join(LIKELIHOODS)}; got '{kind}'. Choose one of them."
                 )
         if self.parameters is not None and (isinstance(self.drift, str) or not callable(self.drift)):
             raise ValueError("parameters need a drift function that uses them; pass drift=lambda t, z, p, u: ….")
@@ -189,16 +193,28 @@ class LatentSDE:
             )
 
 
-def _kinds(spec: LatentSDE, channels: tuple[str, ...]) -> tuple[str, ...]:
-    if isinstance(spec.likelihood, str):
-        return (spec.likelihood,) * len(channels)
-    unknown = [name for name in spec.likelihood if name not in channels]
+def _kinds(spec: LatentSDE, data: Sequence[Series]) -> tuple[str, ...]:
+    """The likelihood of each channel; `"auto"` takes counts for Poisson, zeros and ones for Bernoulli, the rest for Gaussian."""
+    channels = data[0].channels
+    chosen = dict.fromkeys(channels, spec.likelihood) if isinstance(spec.likelihood, str) else dict(spec.likelihood)
+    unknown = [name for name in chosen if name not in channels]
     if unknown:
         raise ValueError(
             f"likelihood names channel '{unknown[0]}', which the data does not have; its channels are "
             f"{', '.join(channels[:8])}. Use one of those names."
         )
-    return tuple(spec.likelihood.get(name, "gaussian") for name in channels)
+    found = {"binary": "bernoulli", "counts": "poisson", "real": "gaussian"}
+    if data[0].frame_shape and spec.likelihood == "auto":  # pixels are all of one kind
+        kind = kind_of([item.values.ravel() for item in data], [item.mask.ravel() for item in data])
+        return ("bernoulli" if kind == "binary" else "gaussian",) * len(channels)
+
+    def of(column: int) -> str:
+        wanted = chosen.get(channels[column], "gaussian")
+        if wanted != "auto":
+            return wanted
+        return found[kind_of([item.values[:, column] for item in data], [item.mask[:, column] for item in data])]
+
+    return tuple(of(column) for column in range(len(channels)))
 
 
 def _latent_size(spec: LatentSDE, num_channels: int, found: int) -> int:
@@ -223,18 +239,19 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
     series = as_list(data)
     check_training_data(series)
     first = series[0]
-    kinds = _kinds(spec, first.channels)
+    kinds = _kinds(spec, series)
     check_fits(kinds, series)
     scaling = Scaling.fit(series, np.array([kind in STANDARDISED for kind in kinds]))
     steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in series])
     typical_step = float(np.median(steps)) / scaling.time_scale
     local = _encoder_kind(spec, first.frame_shape) == "local"
     bandwidth, noise = typical_step, noise_level(series, scaling.scale)
-    latent_size = min(max(len(first.channels), 2), 8)
+    latent_size, smooth = min(max(len(first.channels), 2), 8), True
     if local:
         bandwidth, misfit = smoothing_bandwidth(series, scaling)
-        noise = np.clip(nugget(series, scaling.scale), 0.3 * misfit, misfit)
-        latent_size = latent_order(series, scaling, bandwidth, noise).latent_size
+        order = latent_order(series, scaling, bandwidth, misfit)
+        noise = misfit if order.smooth else np.clip(nugget(series, scaling.scale), 0.3 * misfit, misfit)
+        latent_size, smooth = order.latent_size, order.smooth
     seen = np.maximum(sum(item.mask.sum(axis=0) for item in series), 1)
     return DataSummary(
         channels=first.channels,
@@ -251,6 +268,7 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
         typical_step=typical_step,
         bandwidth=bandwidth,
         margin=int(np.clip(np.ceil(5 * bandwidth / typical_step), 4, 32)) if local else 0,
+        smooth=smooth,
         noise=tuple(np.clip(noise, 1e-3, 1.0).tolist()),
         means=tuple((sum(item.values.sum(axis=0) for item in series) / seen).tolist()),
     )
@@ -360,7 +378,7 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
     else:
         network = spec.encoder
     median, spread = spec.diffusion_prior
-    level = LogNormal(np.full(summary.latent_size, median), spread, start=spec.diffusion_start, start_spread=0.1)
+    level = LogNormal(np.full(summary.latent_size, median), spread, start=spec.diffusion_start or 1e-2, start_spread=0.1)
     return Model(
         encoder=network,
         kernel=DeepKernel(
@@ -368,7 +386,7 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
             activation=spec.activation,
             lengthscale=spec.lengthscale or (max(1.0, summary.bandwidth / summary.typical_step) if kind == "local" else 9.0),
             noise=spec.interpolation_noise or (1e-3 if kind == "local" else max(start_variance, 1e-4)),
-            roughness=0.5 if kind == "local" else 0.0,
+            roughness=0.0 if summary.smooth else 0.5,
             key=kernel,
         ),
         drift=_drift(spec, summary, drift),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .series import Calendar, Series, as_list
+from .series import Calendar, Series, as_list, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -919,20 +919,3 @@ def describe(series: Sequence[Series], notes: Sequence[str] = ()) -> str:
     if first.input_names:
         lines.append(f"known inputs: {', '.join(first.input_names)}")
     return "\n".join([*lines, *(f"note: {note}" for note in notes)])
-
-
-def kind_of(columns: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
-    """`"binary"`, `"counts"` or `"real"`, by the observed values of one channel in all series.
-
-    Counts are integers from 0 on that scatter about their neighbours as counts do: by at least half of their mean. Whole
-    degrees or percentages scatter less and are real.
-    """
-    seen = [column[mask] for column, mask in zip(columns, masks, strict=True)]
-    x = np.concatenate(seen)
-    if not len(x) or (x < 0).any() or (x != np.round(x)).any():
-        return "real"
-    if x.max() <= 1:
-        return "binary" if len(np.unique(x)) == 2 else "real"
-    jumps = np.concatenate([np.diff(part) for part in seen])
-    scatter = 0.5 * np.mean(jumps**2) if len(jumps) else 0.0
-    return "counts" if x.mean() <= 50 and scatter >= 0.5 * x.mean() else "real"

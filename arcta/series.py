@@ -305,6 +305,23 @@ class Series:
         )
 
 
+def kind_of(columns: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
+    """`"binary"`, `"counts"` or `"real"`, by the observed values of one channel in all series.
+
+    Counts are integers from 0 on that scatter about their neighbours as counts do: by at least half of their mean. Whole
+    degrees or percentages scatter less and are real.
+    """
+    seen = [column[mask] for column, mask in zip(columns, masks, strict=True)]
+    x = np.concatenate(seen)
+    if not len(x) or (x < 0).any() or (x != np.round(x)).any():
+        return "real"
+    if x.max() <= 1:
+        return "binary" if len(np.unique(x)) == 2 else "real"
+    jumps = np.concatenate([np.diff(part) for part in seen])
+    scatter = 0.5 * np.mean(jumps**2) if len(jumps) else 0.0
+    return "counts" if x.mean() <= 50 and scatter >= 0.5 * x.mean() else "real"
+
+
 def time_index(times: Float[np.ndarray, " n"], calendar: Calendar | None, unit: str) -> pd.Index:
     """Times as the index of a table: dates if there is a calendar, numbers with their unit otherwise."""
     import pandas as pd

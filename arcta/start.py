@@ -98,8 +98,8 @@ def linear_dynamics(
     return A, residual.var(axis=0) / lag
 
 
-def warm_start(model: Model, summary: DataSummary, windows: Window) -> Model:
-    """`model` with encoder, decoder, drift, diffusion and noise at their linear reading of the windows."""
+def warm_start(model: Model, summary: DataSummary, windows: Window, *, diffusion: bool = True) -> Model:
+    """`model` with encoder, decoder, drift and, if asked, diffusion at their linear reading of the windows."""
     encoder = model.encoder
     if not isinstance(encoder, LocalEncoder):
         return model
@@ -145,7 +145,7 @@ def warm_start(model: Model, summary: DataSummary, windows: Window) -> Model:
         )
     level = model.diffusion.level
     q = np.clip(q, 1e-3, 1.0)
-    if isinstance(level, LogNormal):
+    if diffusion and isinstance(level, LogNormal):
         level = eqx.tree_at(lambda p: p.log.mean, level, jnp.asarray(np.log(q), float))
     model = eqx.tree_at(
         lambda m: (m.encoder, m.drift, m.decoder, m.diffusion.level), model, (encoder, drift, decoder, level)

@@ -90,9 +90,10 @@ def _lines(
 
 
 class Order(NamedTuple):
-    """How many axes the levels span, and whether their slopes are needed beside them."""
+    """How many axes the levels span, whether the data is smooth, and whether slopes are needed beside the levels."""
 
     levels: int
+    smooth: bool
     second: bool
 
     @property
@@ -148,7 +149,7 @@ def latent_order(data: Sequence[Series], scaling: Scaling, bandwidth: float, noi
     if channels < 8:
         count = min(channels, MAX_LATENT)
     if len(level) < 30 or not _smooth(data, scaling, vectors[:, :count]):
-        return Order(count, False)
+        return Order(count, False, False)
     z = level @ vectors[:, :count] / np.sqrt(eigenvalues[:count])
     i, j = np.triu_indices(count)
     design = np.concatenate([np.ones((len(z), 1)), z, z[:, i] * z[:, j]], axis=1)
@@ -156,4 +157,4 @@ def latent_order(data: Sequence[Series], scaling: Scaling, bandwidth: float, noi
     blur = np.mean(doubt @ vectors[:, :count] ** 2, axis=0)
     fitted = design @ np.linalg.lstsq(design, rate, rcond=None)[0]
     explained = np.var(fitted, axis=0).sum() / max(np.sum(np.maximum(np.var(rate, axis=0) - blur, 0.0)), 1e-12)
-    return Order(count, bool(explained < 0.7))
+    return Order(count, True, bool(explained < 0.7))

@@ -146,15 +146,15 @@ def windows_of(data: Sequence[Series], scaling: Scaling, *, size: int, lookahead
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-def clip_partition_size(size: int, data: Sequence[Series]) -> int:
-    """`size`, but no longer than the longest series, with a warning where that changes it."""
+def clip_partition_size(size: int | None, data: Sequence[Series]) -> int:
+    """`size` (default 128), but no longer than the longest series, with a warning where that changes what was asked for."""
     longest = max(int(item.mask.any(axis=1).sum()) for item in data)
-    if size > longest:
+    if size is not None and size > longest:
         warnings.warn(
             f"partition_size {size} is beyond the longest series ({longest} observations); clipped to {longest}.",
             stacklevel=3,
         )
-    return max(min(size, longest), 2)
+    return max(min(size or 128, longest), 2)
 
 
 def last_window(series: Series, scaling: Scaling, *, size: int, lookahead: int) -> Window:
