@@ -89,8 +89,11 @@ def _log_likelihood(model: Model, window: Window, posterior: Posterior, draws: D
     values, mask = jnp.asarray(window.values[:count]).T, (jnp.asarray(window.mask[:count]) & scored[:, None]).T
     num_draws = len(draws.diffusion)
     states = mean + jnp.exp(0.5 * log_variance) * jax.random.normal(key, (latent, num_draws, count))
-    outputs = jax.vmap(model.decoder, in_axes=-1, out_axes=-1)(states.reshape(latent, -1))
-
+    if draws.decoder is None:
+        outputs = jax.vmap(model.decoder, in_axes=-1, out_axes=-1)(states.reshape(latent, -1))
+    else:
+        along = jax.vmap(model.decoder, in_axes=(-1, None), out_axes=-1)
+        outputs = jax.vmap(along, in_axes=(1, 0), out_axes=1)(states, draws.decoder)
     totals = jax.vmap(model.likelihood.total, in_axes=(None, None, 1, 0))
     return jnp.sum(totals(values, mask, outputs.reshape(-1, num_draws, count), draws.likelihood)) / num_draws
 

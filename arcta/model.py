@@ -29,12 +29,34 @@ from .likelihood import (
 )
 from .nn import ACTIVATIONS, ConvDecoder, Identity, LocalEncoder, SkipMLP, WindowEncoder
 from .posterior import Bridge, Posterior, infer
-from .prior import Known, Learned, LogNormal, Parameter
+from .prior import Known, Learned, LogNormal, Parameter, Weights
 from .scaling import Scaling, noise_level
 from .sde import Diffusion, InitialState, NeuralDrift, ParametricDrift, Units
 from .series import Calendar, Series, as_list, check_training_data, kind_of
 from .survey import latent_order, nugget, smoothing_bandwidth
 from .windows import Window, clip_partition_size
+
+
+class LinearDecoder(eqx.Module):
+    """outputs = C z + b with C uncertain: N(μ, σ²) against N(0, τ_k²), a τ for each latent axis.
+
+    An axis that a channel does not need costs nothing at zero; fitted freely, forty channels read from eight axes add as
+    much error to the smoothed signal as the state itself.
+    """
+
+    weights: Weights
+    bias: Float[Array, " channels"]
+
+    def __init__(self, latent_size: int, bias: Float[np.ndarray, " channels"], *, key: PRNGKeyArray):
+        weights = Weights(len(bias), latent_size, prior_std=0.5, start_std=0.02, by_column=True)
+        start = jax.random.normal(key, weights.mean.shape) / np.sqrt(latent_size)
+        self.weights = eqx.tree_at(lambda w: w.mean, weights, start)
+        self.bias = jax.numpy.asarray(bias, float)
+
+    def __call__(
+        self, z: Float[Array, " latent"], weights: Float[Array, "channels latent"] | None = None
+    ) -> Float[Array, " channels"]:
+        return (self.weights.mean if weights is None else weights) @ z + self.bias
 
 
 class Draw(NamedTuple):
@@ -43,6 +65,7 @@ class Draw(NamedTuple):
     parameters: Any
     diffusion: Float[Array, " latent"]
     likelihood: Any
+    decoder: Any = None
 
 
 class Model(eqx.Module):
@@ -66,15 +89,24 @@ class Model(eqx.Module):
         )
 
     def draw(self, *, key: PRNGKeyArray) -> Draw:
-        """Reparametrised draws of the drift's parameters, the diffusion and the likelihood's parameters."""
-        drift, diffusion, likelihood = jax.random.split(key, 3)
+        """Reparametrised draws of the drift's parameters, the diffusion, the likelihood's parameters and a linear decoder."""
+        drift, diffusion, likelihood, decoder = jax.random.split(key, 4)
+        linear = self.decoder if isinstance(self.decoder, LinearDecoder) else None
         return Draw(
-            self.drift.draw(key=drift), self.diffusion.draw(key=diffusion), self.likelihood.draw(key=likelihood)
+            self.drift.draw(key=drift),
+            self.diffusion.draw(key=diffusion),
+            self.likelihood.draw(key=likelihood),
+            None if linear is None else linear.weights.sample(key=decoder),
         )
+
+    def decode(self, z: Float[Array, " latent"], draw: Draw) -> Float[Array, " channels"]:
+        """The decoder's output at a state, for one draw."""
+        return self.decoder(z) if draw.decoder is None else self.decoder(z, draw.decoder)
 
     def parameter_kl(self) -> Float[Array, ""]:
         """KL(q(θ) ‖ p(θ)) of all that `draw` draws."""
-        return self.drift.kl() + self.diffusion.kl() + self.likelihood.kl()
+        linear = self.decoder.weights.kl() if isinstance(self.decoder, LinearDecoder) else 0.0
+        return self.drift.kl() + self.diffusion.kl() + self.likelihood.kl() + linear
 
 
 class DataSummary(NamedTuple):
@@ -95,6 +127,7 @@ class DataSummary(NamedTuple):
     bandwidth: float
     margin: int
     smooth: bool
+    slope_axes: int
     noise: tuple[float, ...]
     means: tuple[float, ...]
 
@@ -246,12 +279,12 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
     typical_step = float(np.median(steps)) / scaling.time_scale
     local = _encoder_kind(spec, first.frame_shape) == "local"
     bandwidth, noise = typical_step, noise_level(series, scaling.scale)
-    latent_size, smooth = min(max(len(first.channels), 2), 8), True
+    latent_size, smooth, slopes = min(max(len(first.channels), 2), 8), True, 0
     if local:
         bandwidth, misfit = smoothing_bandwidth(series, scaling)
         order = latent_order(series, scaling, bandwidth, misfit)
         noise = misfit if order.smooth else np.clip(nugget(series, scaling.scale), 0.3 * misfit, misfit)
-        latent_size, smooth = order.latent_size, order.smooth
+        latent_size, smooth, slopes = order.latent_size, order.smooth, order.slopes
     seen = np.maximum(sum(item.mask.sum(axis=0) for item in series), 1)
     return DataSummary(
         channels=first.channels,
@@ -267,8 +300,9 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
         span=max(item.times[-1] - scaling.origin for item in series) / scaling.time_scale,
         typical_step=typical_step,
         bandwidth=bandwidth,
-        margin=int(np.clip(np.ceil(5 * bandwidth / typical_step), 4, 32)) if local else 0,
+        margin=int(np.clip(np.ceil(8 * bandwidth / typical_step), 4, 32)) if local else 0,
         smooth=smooth,
+        slope_axes=slopes,
         noise=tuple(np.clip(noise, 1e-3, 1.0).tolist()),
         means=tuple((sum(item.values.sum(axis=0) for item in series) / seen).tolist()),
     )
@@ -316,9 +350,10 @@ def _decoder(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Callab
                 "decoder='conv' needs frames; the values are flat rows. Pass values of shape (n, height, width)."
             )
         return ConvDecoder(summary.latent_size, summary.frame_shape, spec.activation, key=key)
-    hidden = spec.decoder_sizes if kind == "mlp" else None
-    sizes = (summary.latent_size, *(hidden or ()), len(summary.channels))
-    net = SkipMLP(sizes, spec.activation, correct=kind == "mlp", key=key)
+    if kind == "linear":
+        return LinearDecoder(summary.latent_size, output_start(summary), key=key)
+    sizes = (summary.latent_size, *spec.decoder_sizes, len(summary.channels))
+    net = SkipMLP(sizes, spec.activation, key=key)
     return eqx.tree_at(lambda n: n.linear.bias, net, replace_fn=lambda bias: bias + output_start(summary))
 
 

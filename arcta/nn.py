@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -54,15 +55,15 @@ class SkipMLP(eqx.Module):
     """A linear map plus an MLP that starts at zero: what is nearly linear is learned at once, the rest on top of it."""
 
     linear: eqx.nn.Linear
-    net: MLP | None
+    net: MLP
 
-    def __init__(self, sizes: Sequence[int], activation: str = "silu", *, correct: bool = True, key: PRNGKeyArray):
+    def __init__(self, sizes: Sequence[int], activation: str = "silu", *, key: PRNGKeyArray):
         linear, net = jax.random.split(key)
         self.linear = eqx.nn.Linear(sizes[0], sizes[-1], key=linear)
-        self.net = MLP(sizes, activation, zero_last=True, key=net) if correct else None
+        self.net = MLP(sizes, activation, zero_last=True, key=net)
 
     def __call__(self, x: Float[Array, " in_size"]) -> Float[Array, " out_size"]:
-        return self.linear(x) if self.net is None else self.linear(x) + self.net(x)
+        return self.linear(x) + self.net(x)
 
 
 def _image(frame_shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -230,17 +231,34 @@ def local_lines(
     )
 
 
+BANDWIDTHS = (1.0, 2.5)  # of the lines through the observations, in units of the first
+
+
 class LocalEncoder(eqx.Module):
     """All nodes of a window at once, each from lines through the observations around it, at two bandwidths.
 
-    Level and slope of every channel (`local_lines`) go through a linear map plus an MLP to the state's mean; the
-    variances of the lines, through the squares of the linear map, set the state's variance, which the MLP corrects. So
-    missing entries, gaps and the end of a series widen the posterior as they should before anything is learned.
+    Level and slope of every channel (`local_lines`) are projected on a few fixed components of the channels; these go
+    through a linear map plus an MLP to the state's mean. The variances of the lines, through the squares of the maps, set
+    the state's variance, which the MLP corrects. So missing entries, gaps and the end of a series widen the posterior as
+    they should before anything is learned.
+
+    What oscillates is smoothed further in its own rotating frame: the encodings are written in modes, each mode is turned
+    back by its frequency, averaged over a wider stretch, and turned forth again,
+
+        m_i = h_i + K (V e^{iωt_i} Σ_j w_ij e^{−iωt_j} V⁻¹ h_j − h_i),      Σ_j w_ij = 1
+
+    so that averaging over half a period costs no amplitude. V, ω start at the modes of the linear dynamics; V is fixed, ω,
+    the width of w and K are learned.
     """
 
+    project: Float[Array, "channels components"]
     linear: Float[Array, "latent features"]
     net: MLP
-    log_bandwidth: Float[Array, " 2"]
+    log_bandwidth: Float[Array, " bandwidths"]
+    modes: Float[Array, "4 latent latent"]
+    frequency: Float[Array, " latent"]
+    log_width: Float[Array, ""]
+    gain: Float[Array, "latent latent"]
     log_scale: Float[Array, " latent"]
     ridge: Float[Array, " channels"]
     shift: Float[Array, " channels"]
@@ -253,15 +271,24 @@ class LocalEncoder(eqx.Module):
         latent_size: int,
         *,
         bandwidth: float,
-        noise: Float[Array, " channels"],
+        noise: Float[np.ndarray, " channels"],
         hidden_sizes: Sequence[int] = (32, 32),
         activation: str = "silu",
         key: PRNGKeyArray,
     ):
         first, second = jax.random.split(key)
-        self.linear = jax.random.normal(first, (latent_size, 4 * num_channels)) / math.sqrt(4 * num_channels)
-        self.net = MLP((5 * num_channels, *hidden_sizes, 2 * latent_size), activation, zero_last=True, key=second)
-        self.log_bandwidth = jnp.log(jnp.array([bandwidth, 2.5 * bandwidth]))
+        components = min(num_channels, max(latent_size, 8))
+        num_features = 2 * len(BANDWIDTHS) * components
+        self.project = jnp.eye(num_channels, components)
+        self.linear = jax.random.normal(first, (latent_size, num_features)) / math.sqrt(num_features)
+        sizes = (num_features + components + 1, *hidden_sizes, 2 * latent_size)
+        self.net = MLP(sizes, activation, zero_last=True, key=second)
+        self.log_bandwidth = jnp.log(bandwidth * jnp.array(BANDWIDTHS))
+        none = jnp.zeros((latent_size, latent_size))
+        self.modes = jnp.stack([jnp.eye(latent_size), none, jnp.eye(latent_size), none])  # V and V⁻¹, real and imaginary
+        self.frequency = jnp.zeros(latent_size)
+        self.log_width = jnp.log(jnp.asarray(3.0 * bandwidth))
+        self.gain = none
         self.log_scale = jnp.zeros(latent_size)
         self.ridge = jnp.asarray(noise, float) ** 2
         self.shift, self.scale = jnp.zeros(num_channels), jnp.ones(num_channels)
@@ -269,21 +296,38 @@ class LocalEncoder(eqx.Module):
     def features(
         self, times: Float[Array, " n"], values: Float[Array, "n channels"], mask: Bool[Array, "n channels"]
     ) -> tuple[Float[Array, "n features"], Float[Array, "n features"]]:
-        """Levels and slopes at both bandwidths, and their variances per unit of noise variance."""
-        ridge, shift, scale = jax.lax.stop_gradient((self.ridge, self.shift, self.scale))
+        """Levels and slopes of the components, bandwidth by bandwidth, and the variances that the noise gives them."""
+        fixed = (self.ridge, self.shift, self.scale, self.project)
+        ridge, shift, scale, project = jax.lax.stop_gradient(fixed)
         x = (values - shift) / scale
-        narrow, wide = (local_lines(times, x, mask, jnp.exp(b), ridge) for b in self.log_bandwidth)
-        lines = jnp.concatenate([narrow[0], narrow[1], wide[0], wide[1]], axis=1)
-        return lines, jnp.concatenate([narrow[2], narrow[3], wide[2], wide[3]], axis=1)
+        fits = [local_lines(times, x, mask, jnp.exp(b), ridge) for b in self.log_bandwidth]
+        lines = [part @ project for fit in fits for part in fit[:2]]
+        variances = [part @ (ridge[:, None] * project**2) for fit in fits for part in fit[2:]]
+        return jnp.concatenate(lines, axis=1), jnp.concatenate(variances, axis=1)
+
+    def _averaged(self, times: Array, h: Array, log_variance: Array) -> tuple[Array, Array]:
+        """Σ_j w_ij of the encodings in the rotating frame, and log Σ_j before the weights are made to sum to one."""
+        real, imaginary, inverse_real, inverse_imaginary = jax.lax.stop_gradient(self.modes)
+        trust = jnp.mean(log_variance, axis=1)
+        near = jnp.exp(-0.5 * ((times[:, None] - times[None, :]) / jnp.exp(self.log_width)) ** 2)
+        weight = near * jnp.exp(jnp.min(trust) - trust)
+        total = jnp.sum(weight, axis=1, keepdims=True)
+        a, b = h @ inverse_real.T, h @ inverse_imaginary.T
+        cos, sin = jnp.cos(times[:, None] * self.frequency), jnp.sin(times[:, None] * self.frequency)
+        back = weight @ (cos * a + sin * b) / total, weight @ (cos * b - sin * a) / total
+        forth = cos * back[0] - sin * back[1], cos * back[1] + sin * back[0]
+        return forth[0] @ real.T - forth[1] @ imaginary.T, jnp.log(total)
 
     def __call__(
         self, times: Float[Array, " n"], values: Float[Array, "n channels"], mask: Bool[Array, "n channels"]
     ) -> Float[Array, "n two_latent"]:
         lines, variances = self.features(times, values, mask)
-        channels = values.shape[1]
-        correction = jax.vmap(self.net)(jnp.concatenate([lines, jnp.log(variances[:, :channels])], axis=1))
-        change, log_change = jnp.split(correction, 2, axis=1)
-        noise = jnp.tile(jax.lax.stop_gradient(self.ridge), 4)
-        variance = variances @ jax.lax.stop_gradient((self.linear**2 * noise).T)
-        log_variance = jnp.log(variance + 1e-6) + self.log_scale + log_change
-        return jnp.concatenate([lines @ self.linear.T + change, log_variance], axis=1)
+        components = self.project.shape[1]
+        h = lines @ self.linear.T
+        variance = variances @ jax.lax.stop_gradient(self.linear**2).T
+        base = jnp.log(variance + 1e-6)
+        averaged, count = self._averaged(times, h, jax.lax.stop_gradient(base))
+        seen = jnp.concatenate([lines, jnp.log(variances[:, :components]), count], axis=1)
+        change, log_change = jnp.split(jax.vmap(self.net)(seen), 2, axis=1)
+        mean = h + (averaged - h) @ self.gain.T + change
+        return jnp.concatenate([mean, base + self.log_scale + log_change], axis=1)

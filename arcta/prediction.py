@@ -119,7 +119,7 @@ def _decode(model: Model, states: Array, draws: Draw, key: PRNGKeyArray) -> tupl
     """Decoder outputs, their means and samples around them, for paths `(samples, n, latent)`."""
 
     def one(z: Array, draw: Draw, k: PRNGKeyArray) -> tuple[Array, Array, Array]:
-        output = model.decoder(z)
+        output = model.decode(z, draw)
         return output, model.likelihood.mean(output), model.likelihood.sample(output, draw.likelihood, key=k)
 
     along = jax.vmap(one, in_axes=(0, None, 0))

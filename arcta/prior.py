@@ -104,17 +104,19 @@ class LogNormal(eqx.Module):
 
 
 class Weights(eqx.Module):
-    """A matrix of weights N(μ, σ²) against N(0, τ²), with τ learned beside them, so that what the data does not ask for
-    goes back to zero at no cost."""
+    """A matrix of weights N(μ, σ²) against N(0, τ²), with τ learned beside them (one, or one for each column), so that what
+    the data does not ask for goes back to zero at no cost."""
 
     mean: Float[Array, "out_size in_size"]
     log_std: Float[Array, "out_size in_size"]
-    log_prior_std: Float[Array, ""]
+    log_prior_std: Float[Array, "..."]
 
-    def __init__(self, out_size: int, in_size: int, *, prior_std: float = 0.1, start_std: float = 0.01):
+    def __init__(
+        self, out_size: int, in_size: int, *, prior_std: float = 0.1, start_std: float = 0.01, by_column: bool = False
+    ):
         self.mean = jnp.zeros((out_size, in_size))
         self.log_std = jnp.full((out_size, in_size), jnp.log(start_std))
-        self.log_prior_std = jnp.log(jnp.asarray(prior_std))
+        self.log_prior_std = jnp.full((in_size,) if by_column else (), jnp.log(prior_std))
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, "out_size in_size"]:
         return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)

@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import logm
 
-from .model import DataSummary, Model, output_start
-from .nn import Identity, LocalEncoder, SkipMLP
+from .model import DataSummary, LinearDecoder, Model, output_start
+from .nn import Identity, LocalEncoder, SkipMLP, local_lines
 from .prior import LogNormal
 from .sde import NeuralDrift
 from .windows import Window
@@ -34,21 +34,35 @@ def _features(encoder: LocalEncoder, windows: Window) -> Any:
     return jax.lax.map(lambda w: encoder.features(w.times, w.values, w.mask), windows)
 
 
-def _axes(
-    levels: np.ndarray, slopes: np.ndarray, doubt: np.ndarray, latent_size: int, bandwidth: float
-) -> np.ndarray:
-    """E: rows are latent axes, columns [levels, slopes]; unit variance each."""
-    channels = levels.shape[1]
-    eigenvalues, vectors = np.linalg.eigh(np.cov(levels.T).reshape(channels, channels))
-    eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
-    floor = doubt * (1 + np.sqrt(channels / len(levels))) ** 2
-    count = int(np.clip((eigenvalues > np.maximum(2 * floor, 1e-3 * eigenvalues[0])).sum(), 1, latent_size))
-    rows = [np.concatenate([vectors[:, i], np.zeros(channels)]) for i in range(count)]
-    rows += [np.concatenate([np.zeros(channels), vectors[:, i]]) for i in range(min(count, latent_size - count))]
-    rest = max(latent_size - len(rows), 0)
-    rows += [
-        np.concatenate([vectors[:, (count + i) % channels], vectors[:, i % channels]]) for i in range(rest)
-    ]
+def _components(windows: Window, encoder: LocalEncoder, used: np.ndarray) -> LocalEncoder:
+    """`encoder` with its projection on the principal components of the channels' levels."""
+    channels, count = encoder.project.shape
+    if channels == count:
+        return encoder
+    levels = np.concatenate(
+        [
+            np.asarray(_levels(encoder, jax.tree.map(lambda leaf, i=i: leaf[i], windows)))[used[i]]
+            for i in range(len(windows.first))
+        ]
+    )
+    vectors = np.linalg.eigh(np.cov(levels.T))[1][:, ::-1][:, :count]
+    return eqx.tree_at(lambda e: e.project, encoder, jnp.asarray(vectors, float))
+
+
+@eqx.filter_jit
+def _levels(encoder: LocalEncoder, window: Window) -> Any:
+    x = (window.values - encoder.shift) / encoder.scale
+    return local_lines(window.times, x, window.mask, jnp.exp(encoder.log_bandwidth[0]), encoder.ridge)[0]
+
+
+def _axes(levels: np.ndarray, slopes: np.ndarray, latent_size: int, slope_axes: int) -> np.ndarray:
+    """E: rows are latent axes, columns [levels, slopes] of the components; unit variance each."""
+    count = levels.shape[1]
+    vectors = np.linalg.eigh(np.cov(levels.T).reshape(count, count))[1][:, ::-1]
+    zeros = np.zeros(count)
+    rows = [np.concatenate([vectors[:, i], zeros]) for i in range(min(latent_size - slope_axes, count))]
+    rest = latent_size - len(rows)
+    rows += [np.concatenate([zeros, vectors[:, i % count]]) for i in range(rest)]
     axes = np.array(rows)
     spread = (np.concatenate([levels, slopes], axis=1) @ axes.T).std(axis=0)
     return axes / np.maximum(spread, 1e-6)[:, None]
@@ -77,6 +91,17 @@ def _read_out(states: np.ndarray, values: np.ndarray, seen: np.ndarray) -> np.nd
     z = np.concatenate([states, np.ones((len(states), 1))], axis=1)
     gram = np.einsum("na,nb,nc->cab", z, z, seen * 1.0, optimize=True) + 1e-3 * len(z) * np.eye(z.shape[1])
     return np.linalg.solve(gram, np.einsum("na,nc->ca", z, values * seen)[..., None])[..., 0].T
+
+
+def _in_modes(encoder: LocalEncoder, A: np.ndarray) -> LocalEncoder:
+    """`encoder` that averages in the modes of the linear dynamics, if those are well apart."""
+    values, vectors = np.linalg.eig(A)
+    if np.linalg.cond(vectors) > 100:
+        return encoder
+    inverse = np.linalg.inv(vectors)
+    modes = np.stack([vectors.real, vectors.imag, inverse.real, inverse.imag])
+    start = (jnp.asarray(modes, float), jnp.asarray(values.imag, float))
+    return eqx.tree_at(lambda e: (e.modes, e.frequency), encoder, start)
 
 
 def linear_dynamics(
@@ -113,20 +138,22 @@ def warm_start(model: Model, summary: DataSummary, windows: Window, *, diffusion
     spread = np.sqrt(np.sum((values - mean) ** 2 * seen, axis=(0, 1)) / count)
     scale = np.where(standard | (spread == 0), 1.0, spread)
     encoder = eqx.tree_at(lambda e: (e.shift, e.scale), encoder, (jnp.asarray(mean, float), jnp.asarray(scale, float)))
-    lines, variances = (np.asarray(part, float) for part in _features(encoder, some))
     used = np.asarray(some.scored)
-    channels = values.shape[-1]
-    levels, slopes = lines[used][:, :channels], lines[used][:, channels : 2 * channels]
-    doubt = float(np.mean(variances[used][:, :channels] * np.asarray(encoder.ridge)))
+    encoder = _components(some, encoder, used)
+    lines = np.asarray(_features(encoder, some)[0], float)
+    components = encoder.project.shape[1]
+    levels, slopes = lines[used][:, :components], lines[used][:, components : 2 * components]
     if isinstance(model.decoder, Identity):
-        axes = np.eye(channels, 2 * channels)
+        axes = np.asarray(encoder.project) @ np.eye(components, 2 * components)
     else:
-        axes = _axes(levels, slopes, doubt, summary.latent_size, summary.bandwidth)
-    linear = np.concatenate([axes, np.zeros_like(axes)], axis=1)
+        axes = _axes(levels, slopes, summary.latent_size, summary.slope_axes)
+    linear = np.zeros((len(axes), lines.shape[-1]))
+    linear[:, : 2 * components] = axes  # the narrowest bandwidth alone, to begin with
     encoder = eqx.tree_at(lambda e: e.linear, encoder, jnp.asarray(linear, encoder.linear.dtype))
     states = lines @ linear.T
     offset = states[used].mean(axis=0)
     A, q = linear_dynamics(*_pairs(some, states - offset, used, float(np.clip(1.5 * summary.bandwidth, LAG, 3 * LAG))))
+    encoder = _in_modes(encoder, A)
     drift, decoder = model.drift, model.decoder
     if isinstance(drift, NeuralDrift):
         weight = np.zeros((len(A), drift.linear.in_features))
@@ -134,15 +161,16 @@ def warm_start(model: Model, summary: DataSummary, windows: Window, *, diffusion
         drift = eqx.tree_at(
             lambda d: (d.linear.weight, d.linear.bias), drift, (jnp.asarray(weight, float), jnp.asarray(-A @ offset, float))
         )
-    if isinstance(decoder, SkipMLP):
-        z = states[used]
-        C = _read_out(z, ((values - mean) / scale)[used], seen[used])
-        slope = _link_slope(summary, mean, scale)
-        decoder = eqx.tree_at(
-            lambda d: (d.linear.weight, d.linear.bias),
-            decoder,
-            (jnp.asarray((C[:-1] * slope).T, float), jnp.asarray(output_start(summary) + C[-1] * slope, float)),
-        )
+    if isinstance(decoder, SkipMLP | LinearDecoder):
+        C = _read_out(states[used], ((values - mean) / scale)[used], seen[used]) * _link_slope(summary, mean, scale)
+        weight, bias = jnp.asarray(C[:-1].T, float), jnp.asarray(output_start(summary) + C[-1], float)
+        if isinstance(decoder, LinearDecoder):
+            spread = jnp.log(jnp.sqrt(jnp.mean(weight**2, axis=0)) + 1e-3)
+            decoder = eqx.tree_at(
+                lambda d: (d.weights.mean, d.weights.log_prior_std, d.bias), decoder, (weight, spread, bias)
+            )
+        else:
+            decoder = eqx.tree_at(lambda d: (d.linear.weight, d.linear.bias), decoder, (weight, bias))
     level = model.diffusion.level
     q = np.clip(q, 1e-3, 1.0)
     if diffusion and isinstance(level, LogNormal):

@@ -98,7 +98,12 @@ class Order(NamedTuple):
 
     @property
     def latent_size(self) -> int:
-        return min(self.levels * (2 if self.second else 1), MAX_LATENT)
+        return min(self.levels + self.slopes, MAX_LATENT)
+
+    @property
+    def slopes(self) -> int:
+        """How many of the latent axes start as slopes."""
+        return min(self.levels, MAX_LATENT // 2) if self.second else 0
 
 
 def _smooth(data: Sequence[Series], scaling: Scaling, axes: Float[np.ndarray, "channels count"]) -> bool:
