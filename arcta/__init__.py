@@ -1,6 +1,8 @@
 """arcta: latent stochastic differential equations from noisy time series, learned without a solver."""
 
 from . import datasets as datasets
+from .backtest import Backtest as Backtest
+from .backtest import backtest as backtest
 from .elbo import ELBO as ELBO
 from .elbo import elbo as elbo
 from .fit import Fit as Fit
@@ -14,6 +16,9 @@ from .prior import Known as Known
 from .prior import Learned as Learned
 from .prior import LogNormal as LogNormal
 from .prior import Normal as Normal
+from .read import read as read
+from .report import report as report
+from .series import Calendar as Calendar
 from .series import Series as Series
 from .series import split as split
 from .train import Training as Training

@@ -97,6 +97,15 @@ class Linear(NamedTuple):
     q: Float[np.ndarray, " size"]
     H: Float[np.ndarray, "channels size"]
 
+    def over(self, step: float) -> tuple[Float[np.ndarray, "size size"], Float[np.ndarray, "size size"]]:
+        """exp(F h) and ∫ exp(F s) Q exp(F s)ᵀ ds over one step, from one exponential of a block matrix."""
+        from scipy.linalg import expm
+
+        size = len(self.F)
+        block = np.block([[-self.F, np.diag(self.q)], [np.zeros((size, size)), self.F.T]])
+        e = expm(block * step)
+        return e[size:, size:].T, e[size:, size:].T @ e[:size, size:]
+
 
 class Benchmark(NamedTuple):
     """A synthetic series with its noise-free signal, the standard deviation of its noise, and where to cut it.

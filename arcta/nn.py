@@ -288,7 +288,7 @@ class LocalEncoder(eqx.Module):
         self.modes = jnp.stack([jnp.eye(latent_size), none, jnp.eye(latent_size), none])  # V and V⁻¹, real and imaginary
         self.frequency = jnp.zeros(latent_size)
         self.log_width = jnp.log(jnp.asarray(3.0 * bandwidth))
-        self.gain = none
+        self.gain = 0.5 * jnp.eye(latent_size)
         self.log_scale = jnp.zeros(latent_size)
         self.ridge = jnp.asarray(noise, float) ** 2
         self.shift, self.scale = jnp.zeros(num_channels), jnp.ones(num_channels)

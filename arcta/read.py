@@ -249,8 +249,13 @@ def _read_text(path: Path, options: Options) -> _Table:
             f"{','.join(['time', *(f'x{i}' for i in range(len(names) - 1))])[:40]}."
         )
     frame = frame.iloc[1:].reset_index(drop=True)
+    rows = np.arange(len(frame)) + skipped + 2
+    repeats = (frame.astype(str).apply(lambda column: column.str.strip()) == names).all(axis=1).to_numpy()
+    if repeats.any():
+        notes.append(f"{int(repeats.sum())} rows of {path.name} are repeats of the header (first: row {rows[repeats][0]}); left out.")
+    frame = frame[~repeats].reset_index(drop=True)
     frame.columns = names
-    return _Table(frame, path.name, np.arange(len(frame)) + skipped + 2, notes)
+    return _Table(frame, path.name, rows[~repeats], notes)
 
 
 def _is_number(text: str, decimal: str) -> bool:
@@ -297,12 +302,14 @@ def _name_columns(table: _Table) -> tuple[_Table, dict[str, str]]:
     return table._replace(frame=frame), units
 
 
-def _blank(frame: pd.DataFrame) -> pd.DataFrame:
+def _blank(frame: pd.DataFrame) -> np.ndarray:
     """True where a cell is empty."""
-    import pandas as pd
-
-    text = frame.apply(lambda c: c.astype(str).str.strip().str.lower().isin(_EMPTY) if c.dtype.kind in "OU" or _texty(c) else False)
-    return frame.isna() | pd.DataFrame(text, index=frame.index, columns=frame.columns).astype(bool)
+    empty = frame.isna().to_numpy()
+    for i in range(frame.shape[1]):
+        column = frame.iloc[:, i]
+        if _texty(column):
+            empty[:, i] |= column.astype(str).str.strip().str.lower().isin(_EMPTY).to_numpy()
+    return empty
 
 
 def _texty(column: pd.Series) -> bool:
@@ -312,19 +319,13 @@ def _texty(column: pd.Series) -> bool:
 
 
 def _drop_rows(table: _Table) -> _Table:
-    """Without rows that hold nothing and without repeats of the header."""
+    """Without rows that hold nothing."""
     frame, rows, notes = table.frame, table.rows, table.notes
-    nothing = _blank(frame).all(axis=1).to_numpy()
-    text = [name for name in frame.columns if _texty(frame[name])]
-    header = np.zeros(len(frame), bool)
-    if len(text) == frame.shape[1] and len(text) > 1:
-        cells = frame.astype(str).apply(lambda c: c.str.strip())
-        header = np.logical_and.reduce([cells[name].map(lambda x: _split_unit(x)[0]) == _split_unit(name)[0] for name in text])
-    for which, what in ((nothing, "empty"), (header, "repeats of the header")):
-        if which.any():
-            first = rows[np.flatnonzero(which)[0]]
-            notes.append(f"{int(which.sum())} rows of {table.where} are {what} (first: row {first}); left out.")
-    kept = ~(nothing | header)
+    nothing = _blank(frame).all(axis=1)
+    if nothing.any():
+        first = rows[np.flatnonzero(nothing)[0]]
+        notes.append(f"{int(nothing.sum())} rows of {table.where} are empty (first: row {first}); left out.")
+    kept = ~nothing
     if not kept.any():
         raise ValueError(f"{table.where} has a header but no rows. Check that it was written.")
     return table._replace(frame=frame[kept].reset_index(drop=True), rows=rows[kept])
@@ -375,9 +376,8 @@ def _looks_like_dates(column: pd.Series) -> bool:
         return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return bool(pd.to_datetime(some, errors="coerce", utc=True, format="mixed").notna().all()) and not all(
-            _is_number(x, ".") for x in some
-        )
+        parsed = pd.to_datetime(some, errors="coerce", utc=True, format="mixed").notna()
+    return bool(parsed.mean() > 0.5) and not any(_is_number(x.replace(",", "."), ".") for x in some)
 
 
 def _find_time(table: _Table, options: Options, index: str | None) -> str | None:
@@ -415,6 +415,11 @@ def _times(table: _Table, name: str | None, units: Mapping[str, str], options: O
     if _looks_like_dates(column):
         return _dates(table, name, options)
     numbers = _numeric(table, name, column, options)
+    if np.isinf(numbers).all():
+        raise ValueError(
+            f"times must be numbers or dates; row {table.rows[0]}, column '{name}' of {table.where} holds '{column.iloc[0]}'. Name the "
+            "column of times with time=."
+        )
     bad = np.flatnonzero(np.isnan(numbers))
     if bad.size:
         raise ValueError(

@@ -30,11 +30,13 @@ def interpolate_inputs(
 class NeuralDrift(eqx.Module):
     """f(t, z, u) = A y + b + W φ(y) with y = [z, u], or y = [z, u, t/span] when time-dependent.
 
-    φ is an MLP's last hidden layer. W is uncertain, N(μ, σ²) against N(0, τ²) with τ learned: the non-linear part must
-    earn its KL, so a thousand noisy rows are not over-fitted, and forecasts know how little is known of f.
+    φ is an MLP's last hidden layer. A and W are uncertain, N(μ, σ²) against N(0, τ²) with a τ learned for each of the two:
+    the non-linear part must earn its KL, so a thousand noisy rows are not over-fitted, and forecasts know how little is
+    known of f.
     """
 
-    linear: eqx.nn.Linear
+    linear: Weights
+    bias: Float[Array, " latent"]
     features: MLP
     weights: Weights
     span: float | None = eqx.field(static=True)
@@ -49,10 +51,10 @@ class NeuralDrift(eqx.Module):
         span: float | None = None,
         key: PRNGKeyArray,
     ):
-        linear, net = jax.random.split(key)
         in_size = latent_size + num_inputs + (span is not None)
-        self.linear = eqx.nn.Linear(in_size, latent_size, key=linear)
-        self.features = MLP((in_size, *hidden_sizes), activation, key=net)
+        self.linear = Weights(latent_size, in_size, prior_std=0.5)
+        self.bias = jnp.zeros(latent_size)
+        self.features = MLP((in_size, *hidden_sizes), activation, key=key)
         self.weights = Weights(latent_size, hidden_sizes[-1])
         self.span = span
 
@@ -65,16 +67,18 @@ class NeuralDrift(eqx.Module):
     ) -> Float[Array, " latent"]:
         time = () if self.span is None else (jnp.asarray(t / self.span, z.dtype)[None],)
         y = jnp.concatenate([z, u, *time])
-        return self.linear(y) + parameters["weights"] @ self.features.activation(self.features(y))
+        curved = parameters["weights"] @ self.features.activation(self.features(y))
+        return parameters["linear"] @ y + self.bias + curved
 
     def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
-        return {"weights": self.weights.sample(key=key)}
+        linear, weights = jax.random.split(key)
+        return {"linear": self.linear.sample(key=linear), "weights": self.weights.sample(key=weights)}
 
     def median(self) -> dict[str, Array]:
-        return {"weights": self.weights.mean}
+        return {"linear": self.linear.mean, "weights": self.weights.mean}
 
     def kl(self) -> Float[Array, ""]:
-        return self.weights.kl()
+        return self.linear.kl() + self.weights.kl()
 
 
 class Units(NamedTuple):

@@ -93,15 +93,19 @@ class Calendar:
                 "these dates carry a time zone, the data the model was trained on does not; leave the zone out."
             )
         elapsed = index.tz_localize(None) - pd.Timestamp(self.origin)
-        return np.asarray(elapsed / pd.Timedelta(1, self.unit), float)
+        return np.asarray(elapsed / pd.Timedelta(1, self._pandas_unit), float)
 
     def dates(self, times: Any) -> pd.DatetimeIndex:
         """Times → dates, to the microsecond."""
         import pandas as pd
 
-        elapsed = pd.to_timedelta(np.asarray(times, float), unit=self.unit).round("us")
+        elapsed = pd.to_timedelta(np.asarray(times, float), unit=self._pandas_unit).round("us")
         index = pd.DatetimeIndex(pd.Timestamp(self.origin) + elapsed)
         return index.tz_localize("UTC").tz_convert(self.zone) if self.zone else index
+
+    @property
+    def _pandas_unit(self) -> str:
+        return {"d": "D"}.get(self.unit, self.unit)
 
     def show(self, time: float) -> str:
         """One time as a date."""

@@ -156,11 +156,10 @@ def warm_start(model: Model, summary: DataSummary, windows: Window, *, diffusion
     encoder = _in_modes(encoder, A)
     drift, decoder = model.drift, model.decoder
     if isinstance(drift, NeuralDrift):
-        weight = np.zeros((len(A), drift.linear.in_features))
+        weight = np.zeros(drift.linear.mean.shape)
         weight[:, : len(A)] = A
-        drift = eqx.tree_at(
-            lambda d: (d.linear.weight, d.linear.bias), drift, (jnp.asarray(weight, float), jnp.asarray(-A @ offset, float))
-        )
+        start = (jnp.asarray(weight, float), jnp.asarray(-A @ offset, float))
+        drift = eqx.tree_at(lambda d: (d.linear.mean, d.bias), drift, start)
     if isinstance(decoder, SkipMLP | LinearDecoder):
         C = _read_out(states[used], ((values - mean) / scale)[used], seen[used]) * _link_slope(summary, mean, scale)
         weight, bias = jnp.asarray(C[:-1].T, float), jnp.asarray(output_start(summary) + C[-1], float)

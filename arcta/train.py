@@ -14,6 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -128,7 +129,8 @@ def start(model: Any, training: Training, *, key: PRNGKeyArray) -> State:
     return State(model, training.optimiser().init(flat), jnp.zeros((), jnp.int32), key)
 
 
-@eqx.filter_jit
+# LLVM's lighter optimisation compiles the loop in 36 s where the default takes 60 s; steps are as fast (9.3 and 9.5 ms).
+@partial(eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 1})
 def advance(
     loss: Callable[..., Any], training: Hashable, state: State, data: Any, stop: Int[Array, ""]
 ) -> tuple[State, dict[str, Array], dict[str, Array]]:

@@ -1,0 +1,163 @@
+"""Do defaults alone give calibrated forecasts and good smoothing? Five systems with known truth, three ways to sample them.
+
+    arcta study families                          # two data sets each, stored below studies/results
+    python studies/families.py --seeds 0 1 --families ou pendulum
+
+For each data set: `arcta.LatentSDE()` and `arcta.Training()` as they are, trained on the part before `cut`; forecasts from eight
+origins after it, no refit, over two periods (or one relaxation time); smoothing of the training part. Settings were chosen
+on data seeds from 100 on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import arcta
+from arcta.backtest import MODEL
+from arcta.baselines import kalman_smoother
+from arcta.cli import compilation_cache
+from arcta.datasets import FAMILIES, SAMPLINGS, Benchmark, benchmark
+
+ORIGINS = 8
+
+
+def kalman_error(data: Benchmark) -> float:
+    """RMSE of the Kalman smoother with known parameters on the training part; NaN if the system is not linear."""
+    if data.linear is None:
+        return float("nan")
+    series, rows = data.series, data.series.times <= data.cut
+    gaps = np.round(np.diff(series.times[rows]), 9)
+    known = {gap: data.linear.over(gap) for gap in np.unique(gaps)}
+    size = len(data.linear.F)
+    smoothed = kalman_smoother(
+        np.stack([known[gap][0] for gap in gaps]),
+        np.stack([known[gap][1] for gap in gaps]) + 1e-12 * np.eye(size),
+        data.linear.H,
+        np.full(len(data.linear.H), data.noise**2),
+        np.zeros(size),
+        np.eye(size),
+        series.values[rows],
+        series.mask[rows],
+    )
+    return float(np.sqrt(np.mean((smoothed.mean @ data.linear.H.T - data.truth[rows]) ** 2)))
+
+
+def measure(family: str, sampling: str, seed: int) -> dict[str, Any]:
+    """Fit one data set with defaults and measure everything."""
+    data = benchmark(family, sampling, seed=seed)
+    series = data.series
+    train = series.at_rows(series.times <= data.cut)
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = arcta.fit(arcta.LatentSDE(), train, key=0, progress=False)
+    seconds = time.perf_counter() - began
+    smooth = fit.smooth(train)
+    truth = data.truth[np.searchsorted(series.times, smooth.times)]
+    low, high = (smooth.quantile(p, noise=False) for p in (0.05, 0.95))
+    covered, clean = [], []
+    for k, origin in enumerate(np.linspace(data.cut, series.times[-1] - data.horizon, ORIGINS)):
+        rows = (series.times > origin) & (series.times <= origin + data.horizon)
+        ahead = fit.forecast(series.times[rows], given=series.at_rows(series.times <= origin), key=k)
+        inside = (ahead.quantile(0.05) <= series.values[rows]) & (series.values[rows] <= ahead.quantile(0.95))
+        covered.append(inside[series.mask[rows]])
+        under, over = (ahead.quantile(p, noise=False) for p in (0.05, 0.95))
+        clean.append(((under <= data.truth[rows]) & (data.truth[rows] <= over)).ravel())
+    rolled = arcta.backtest(fit, series, horizon=data.horizon, start=data.cut, num_origins=ORIGINS)
+    return {
+        "family": family,
+        "sampling": sampling,
+        "seed": seed,
+        "coverage_90": float(np.mean(np.concatenate(covered))),
+        "clean_coverage_90": float(np.mean(np.concatenate(clean))),
+        "smooth_rmse": float(np.sqrt(np.mean((smooth.mean - truth) ** 2))),
+        "smooth_coverage_90": float(np.mean((low <= truth) & (truth <= high))),
+        "noise": data.noise,
+        "kalman_rmse": kalman_error(data),
+        "forecast_rmse": float(rolled.table.loc[MODEL, "rmse"]),
+        "best_naive": rolled.best_naive,
+        "best_naive_rmse": float(rolled.table.loc[rolled.best_naive, "rmse"]),
+        "mean_rmse": float(rolled.table.loc["training mean", "rmse"]),
+        "methods": rolled.table["rmse"].to_dict(),
+        "latent_size": fit.summary.latent_size,
+        "seconds": seconds,
+    }
+
+
+def by_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Averages over samplings and seeds; errors as ratios of root mean squares."""
+    table = []
+    for family in dict.fromkeys(row["family"] for row in rows):
+        part = [row for row in rows if row["family"] == family]
+
+        def mean(name: str, part: list[dict[str, Any]] = part) -> float:
+            return float(np.mean([row[name] for row in part]))
+
+        def ratio(a: str, b: str, part: list[dict[str, Any]] = part) -> float:
+            return float(np.sqrt(np.mean([row[a] ** 2 for row in part]) / np.mean([row[b] ** 2 for row in part])))
+
+        table.append(
+            {
+                "family": family,
+                "coverage_90": mean("coverage_90"),
+                "clean_coverage_90": mean("clean_coverage_90"),
+                "smooth/noise": ratio("smooth_rmse", "noise"),
+                "smooth/kalman": ratio("smooth_rmse", "kalman_rmse"),
+                "forecast/naive": ratio("forecast_rmse", "best_naive_rmse"),
+                "forecast/mean": ratio("forecast_rmse", "mean_rmse"),
+                "seconds": mean("seconds"),
+            }
+        )
+    return table
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        cells = (f"{v:.3f}" if isinstance(v, float) else str(v) for k, v in row.items() if k != "methods")
+        print("  ".join(f"{cell:>14}" for cell in cells), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--families", nargs="+", default=list(FAMILIES))
+    parser.add_argument("--samplings", nargs="+", default=list(SAMPLINGS))
+    parser.add_argument("--merge", type=Path, nargs="*", help="add the rows of these results to the table")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "families.json")
+    parser.add_argument("--quiet", action="store_true")
+    options = parser.parse_args()
+    compilation_cache()
+    rows: list[dict[str, Any]] = []
+    for path in options.merge or []:
+        rows += json.loads(path.read_text())["rows"]
+    if not rows:
+        for family in options.families:
+            for sampling in options.samplings:
+                for seed in options.seeds:
+                    rows.append(measure(family, sampling, seed))
+                    if not options.quiet:
+                        show(rows[-1:])
+    table = by_family(rows)
+    print("  ".join(f"{name:>14}" for name in table[0]))
+    show(table)
+    result = {
+        "table": table,
+        "rows": rows,
+        "settings": {"model": repr(arcta.LatentSDE()), "training": repr(arcta.Training()), "training_seed": 0, "origins": ORIGINS},
+        "machine": f"{platform.machine()}, 2 cores, jax {jax.__version__}",
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
