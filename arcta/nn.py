@@ -305,13 +305,13 @@ class LocalEncoder(eqx.Module):
         variances = [part @ (ridge[:, None] * project**2) for fit in fits for part in fit[2:]]
         return jnp.concatenate(lines, axis=1), jnp.concatenate(variances, axis=1)
 
-    def _averaged(self, times: Array, h: Array, log_variance: Array) -> tuple[Array, Array]:
+    def _averaged(self, times: Array, h: Array, log_variance: Array, seen: Array) -> tuple[Array, Array]:
         """Σ_j w_ij of the encodings in the rotating frame, and log Σ_j before the weights are made to sum to one."""
         real, imaginary, inverse_real, inverse_imaginary = jax.lax.stop_gradient(self.modes)
-        trust = jnp.mean(log_variance, axis=1)
+        trust = jnp.where(seen, jnp.mean(log_variance, axis=1), jnp.inf)  # rows without an observation count for nothing
         near = jnp.exp(-0.5 * ((times[:, None] - times[None, :]) / jnp.exp(self.log_width)) ** 2)
         weight = near * jnp.exp(jnp.min(trust) - trust)
-        total = jnp.sum(weight, axis=1, keepdims=True)
+        total = jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1e-12)
         a, b = h @ inverse_real.T, h @ inverse_imaginary.T
         cos, sin = jnp.cos(times[:, None] * self.frequency), jnp.sin(times[:, None] * self.frequency)
         back = weight @ (cos * a + sin * b) / total, weight @ (cos * b - sin * a) / total
@@ -326,7 +326,7 @@ class LocalEncoder(eqx.Module):
         h = lines @ self.linear.T
         variance = variances @ jax.lax.stop_gradient(self.linear**2).T
         base = jnp.log(variance + 1e-6)
-        averaged, count = self._averaged(times, h, jax.lax.stop_gradient(base))
+        averaged, count = self._averaged(times, h, jax.lax.stop_gradient(base), jnp.any(mask, axis=1))
         seen = jnp.concatenate([lines, jnp.log(variances[:, :components]), count], axis=1)
         change, log_change = jnp.split(jax.vmap(self.net)(seen), 2, axis=1)
         mean = h + (averaged - h) @ self.gain.T + change

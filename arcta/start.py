@@ -93,7 +93,7 @@ def _read_out(states: np.ndarray, values: np.ndarray, seen: np.ndarray) -> np.nd
     return np.linalg.solve(gram, np.einsum("na,nc->ca", z, values * seen)[..., None])[..., 0].T
 
 
-def _in_modes(encoder: LocalEncoder, A: np.ndarray) -> LocalEncoder:
+def in_modes(encoder: LocalEncoder, A: np.ndarray) -> LocalEncoder:
     """`encoder` that averages in the modes of the linear dynamics, if those are well apart."""
     values, vectors = np.linalg.eig(A)
     if np.linalg.cond(vectors) > 100:
@@ -153,7 +153,7 @@ def warm_start(model: Model, summary: DataSummary, windows: Window, *, diffusion
     states = lines @ linear.T
     offset = states[used].mean(axis=0)
     A, q = linear_dynamics(*_pairs(some, states - offset, used, float(np.clip(1.5 * summary.bandwidth, LAG, 3 * LAG))))
-    encoder = _in_modes(encoder, A)
+    encoder = in_modes(encoder, A)
     drift, decoder = model.drift, model.decoder
     if isinstance(drift, NeuralDrift):
         weight = np.zeros(drift.linear.mean.shape)
