@@ -142,7 +142,7 @@ def predict(
     summary: DataSummary,
     name: str,
     times: Float[np.ndarray, " n"],
-    states: Float[Array, "samples n latent"],
+    states: Float[Array, "samples padded latent"],
     draws: Draw,
     *,
     key: PRNGKeyArray,

@@ -759,6 +759,8 @@ def _array_times(t: np.ndarray, options: Options) -> tuple[Calendar | None, np.n
     import pandas as pd
 
     flat = pd.DatetimeIndex(t.reshape(-1))
+    if options.time_zone:
+        flat = flat.tz_localize(options.time_zone, ambiguous="infer").tz_convert("UTC").tz_localize(None)
     origin = flat.min().floor("s")
     seconds = np.asarray((flat - origin) / pd.Timedelta(1, "s"), float)
     unit = options.time_unit or _unit_of(seconds)

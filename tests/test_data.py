@@ -59,7 +59,7 @@ BAD = {
         "poisson .* row 2, channel 'x0' .* is -1",
     ),
     "not binary": (lambda: fit(arcta.LatentSDE(likelihood="bernoulli"), GOOD), "bernoulli .* 0 or 1; row 1"),
-    "unknown likelihood": (lambda: arcta.LatentSDE(likelihood="normal"), "one of gaussian"),
+    "unknown likelihood": (lambda: arcta.LatentSDE(likelihood="normal"), "one of auto, gaussian"),
     "likelihood of no channel": (lambda: fit(arcta.LatentSDE(likelihood={"y": "poisson"}), GOOD), "channel 'y'"),
     "unknown decoder": (lambda: arcta.LatentSDE(decoder="cnn"), "decoder must be one of"),
     "identity size": (
@@ -108,7 +108,7 @@ def test_what_is_no_error_is_a_warning():
         scaling = summarise(arcta.LatentSDE(partition_size=4), still).scaling
     assert scaling.scale[1] == 1
     with pytest.warns(UserWarning, match=r"partition_size 128 is beyond the longest series \(10 observations\)"):
-        assert summarise(arcta.LatentSDE(), GOOD).partition_size == 10
+        assert summarise(arcta.LatentSDE(partition_size=128), GOOD).partition_size == 10
     lone = arcta.Series([3.0], [0.4], name="lone")
     with pytest.warns(UserWarning, match="1 of 2 series hold a single observation"):
         summary = summarise(arcta.LatentSDE(partition_size=8), [GOOD, lone])
