@@ -122,7 +122,11 @@ def backtest(
     if not usable:
         choose_origins(series[0], cuts[0], horizon, num_origins)  # says what is missing
         raise ValueError("a backtest needs observations before its first origin. Use a later start.")
-    train = [item.at_rows(item.times <= cut) for item, cut in zip(series, cuts, strict=True) if (item.mask[item.times <= cut]).any()]
+    train = [
+        item.at_rows(item.times <= cut)
+        for item, cut in zip(series, cuts, strict=True)
+        if (item.mask[item.times <= cut]).any()
+    ]
     fitted = {name: make(train) for name, make in BASELINES.items() if baselines is None or name in baselines}
     scale = fit.summary.scaling.scale
     entries: dict[str, list[dict[str, np.ndarray]]] = {MODEL: [], **{n: [] for n, f in fitted.items() if f is not None}}
@@ -137,7 +141,9 @@ def backtest(
             known = after.inputs if after.input_names else None
             k = jax.random.fold_in(as_key(key), 1000 * i + j)
             ahead = used.forecast(after.times, given=context, inputs=known, num_samples=num_samples, key=k)
-            ranks = np.mean(ahead.observations < after.values, axis=0) + 0.5 * np.mean(ahead.observations == after.values, axis=0)
+            ranks = np.mean(ahead.observations < after.values, axis=0) + 0.5 * np.mean(
+                ahead.observations == after.values, axis=0
+            )
             rows = {MODEL: {**entry_scores(ahead, after), "pit": ranks}}
             for name, forecaster in fitted.items():
                 if forecaster is not None:
@@ -171,7 +177,9 @@ def _tables(pooled: dict[str, dict[str, np.ndarray]]) -> tuple[pd.DataFrame, pd.
         }
         part = np.minimum((entry["lead"] * 4).astype(int), 3)
         leads[name] = {
-            f"{25 * p}–{25 * (p + 1)} %": float(np.sqrt(entry["squared_error"][part == p].mean())) if (part == p).any() else np.nan
+            f"{25 * p}–{25 * (p + 1)} %": float(np.sqrt(entry["squared_error"][part == p].mean()))
+            if (part == p).any()
+            else np.nan
             for p in range(4)
         }
     return pd.DataFrame.from_dict(rows, orient="index"), pd.DataFrame.from_dict(leads, orient="index")
@@ -180,5 +188,7 @@ def _tables(pooled: dict[str, dict[str, np.ndarray]]) -> tuple[pd.DataFrame, pd.
 def default_horizon(data: Sequence[Series], cut: float | None = None) -> float:
     """Half of the held-out span of the longest series, and at least three typical steps."""
     longest = max(data, key=lambda item: item.times[-1] - item.times[0])
-    span = longest.times[-1] - (cut if cut is not None else longest.times[0] + 0.8 * (longest.times[-1] - longest.times[0]))
+    span = longest.times[-1] - (
+        cut if cut is not None else longest.times[0] + 0.8 * (longest.times[-1] - longest.times[0])
+    )
     return float(max(0.5 * span, min(3 * typical_step(data), span)))

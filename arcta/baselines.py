@@ -68,7 +68,7 @@ def kalman_smoother(
         cross[k] = P @ gain.T
         m, P = m_f + gain @ (m - m_p), P_f + gain @ (P - P_p) @ gain.T
         means[k], covariances[k] = m, P
-    return Smoothed(means, covariances, *last, cross)
+    return Smoothed(means, covariances, last[0], last[1], cross)
 
 
 # Regular grids -------------------------------------------------------------------------------------------------------
@@ -278,7 +278,9 @@ def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Fore
         C, scores = vectors.T, [x @ vectors.T for x in filled]
     else:
         lags = -(-size // channels)
-        stacked = [np.concatenate([x[lags - 1 - p : len(x) - p] for p in range(lags)], axis=1)[:, :size] for x in filled]
+        stacked = [
+            np.concatenate([x[lags - 1 - p : len(x) - p] for p in range(lags)], axis=1)[:, :size] for x in filled
+        ]
         C, scores = np.eye(channels, size), stacked
     before, after = np.concatenate([z[:-1] for z in scores]), np.concatenate([z[1:] for z in scores])
     A = np.linalg.solve(before.T @ before + 1e-3 * len(before) * np.eye(size), before.T @ after).T
@@ -291,7 +293,12 @@ def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Fore
 
     for _ in range(iterations):
         zz, zz_before, zz_after, cross = (np.zeros((size, size)) for _ in range(4))
-        xz, grams, xx, seen = np.zeros((channels, size)), np.zeros((channels, size, size)), np.zeros(channels), np.zeros(channels)
+        xz, grams, xx, seen = (
+            np.zeros((channels, size)),
+            np.zeros((channels, size, size)),
+            np.zeros(channels),
+            np.zeros(channels),
+        )
         steps = 0
         for g in grids:
             mask = np.isfinite(g)

@@ -36,12 +36,21 @@ Run = Annotated[Path, Parameter(help="The folder of a saved run.")]
 Key = Annotated[int, Parameter(help="The random seed.")]
 Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="Print the result only.")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print the result as JSON.")]
-Out = Annotated[Path | None, Parameter(help="Write the table here (.csv, .tsv, .json, .parquet); default: print it as CSV.")]
+Out = Annotated[
+    Path | None, Parameter(help="Write the table here (.csv, .tsv, .json, .parquet); default: print it as CSV.")
+]
 Time = Annotated[str | None, Parameter(help="The column of times; 'row' numbers the rows.")]
 SeriesColumn = Annotated[str | None, Parameter(name="--series", help="The column that tells several series apart.")]
-Inputs = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="", help="Columns that are known inputs u(t).")]
+Inputs = Annotated[
+    list[str] | None, Parameter(consume_multiple=True, negative="", help="Columns that are known inputs u(t).")
+]
 Channels = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="", help="The columns to model.")]
-Missing = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="", help="Values that mean missing, e.g. -999.", allow_leading_hyphen=True)]
+Missing = Annotated[
+    list[str] | None,
+    Parameter(
+        consume_multiple=True, negative="", help="Values that mean missing, e.g. -999.", allow_leading_hyphen=True
+    ),
+]
 Decimal = Annotated[str | None, Parameter(help="The decimal mark of a text file.")]
 Delimiter = Annotated[str | None, Parameter(help="The mark between columns of a text file.")]
 Zone = Annotated[str | None, Parameter(name="--time-zone", help="The zone of dates that do not say theirs.")]
@@ -51,7 +60,12 @@ Value = Annotated[str | None, Parameter(help="Long tables: the column with the v
 Config = Annotated[Path | None, Parameter(help="A configuration from `arcta init`; options on the line override it.")]
 Set = Annotated[
     list[str] | None,
-    Parameter(name="--set", consume_multiple=True, negative="", help="Any setting, e.g. model.rotation=false training.steps=500."),
+    Parameter(
+        name="--set",
+        consume_multiple=True,
+        negative="",
+        help="Any setting, e.g. model.rotation=false training.steps=500.",
+    ),
 ]
 
 
@@ -94,7 +108,9 @@ def _configuration(config: Path | None, changes: dict[str, Any], pairs: list[str
     from .config import Configuration, load_configuration
 
     base = load_configuration(config) if config is not None else Configuration()
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items() if value is not None}
+    given = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in changes.items() if value is not None
+    }
     return base.replace(given, "command line").replace(_settings(pairs), "--set")
 
 
@@ -146,7 +162,9 @@ def duration(text: str, fit: Fit) -> float:
         return number
     scale = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
     if unit not in scale or own not in scale:
-        raise ValueError(f"'{text}': the data counts time in {own or 'numbers without a unit'}; give the span in that unit.")
+        raise ValueError(
+            f"'{text}': the data counts time in {own or 'numbers without a unit'}; give the span in that unit."
+        )
     return number * scale[unit] / scale[own]
 
 
@@ -165,7 +183,9 @@ def _times(at: str, fit: Fit) -> Any:
         try:
             return fit.summary.calendar.numbers(items)
         except (ValueError, pd.errors.ParserError) as error:
-            raise ValueError(f"--at needs dates or a file of them; got '{at[:60]}' ({str(error).splitlines()[0]}).") from None
+            raise ValueError(
+                f"--at needs dates or a file of them; got '{at[:60]}' ({str(error).splitlines()[0]})."
+            ) from None
     try:
         return [float(item) for item in items]
     except ValueError:
@@ -350,8 +370,8 @@ def _future_inputs(fitted: Fit, path: Path | None, options: Configuration, conte
         return None
     if path is None:
         raise ValueError(
-            f"the model was trained with the inputs {', '.join(names)}, so a forecast needs them to come. Pass --future-inputs FILE with the "
-            f"time and the columns {', '.join(names)}."
+            f"the model was trained with the inputs {', '.join(names)}, so a forecast needs them to come. Pass "
+            f"--future-inputs FILE with the time and the columns {', '.join(names)}."
         )
     from .read import reading
 
@@ -361,7 +381,9 @@ def _future_inputs(fitted: Fit, path: Path | None, options: Configuration, conte
     for item in context:
         source = table.get(item.name) or (next(iter(table.values())) if len(table) == 1 else None)
         if source is None:
-            raise ValueError(f"{path} has no future inputs for series '{item.name}'; it has {', '.join(list(table)[:5])}.")
+            raise ValueError(
+                f"{path} has no future inputs for series '{item.name}'; it has {', '.join(list(table)[:5])}."
+            )
         source = source.on(fitted.summary.calendar, fitted.summary.time_unit)
         frame = source.to_frame()
         frame.index = source.times
@@ -434,13 +456,17 @@ def sample(
     from .series import time_index
 
     index = time_index(times, fitted.summary.calendar, fitted.summary.time_unit)
-    frames = [pd.DataFrame(path, columns=list(drawn.channels), index=index).reset_index().assign(sample=i) for i, path in enumerate(drawn.observations)]
+    frames = [
+        pd.DataFrame(path, columns=list(drawn.channels), index=index).reset_index().assign(sample=i)
+        for i, path in enumerate(drawn.observations)
+    ]
     _write(pd.concat(frames, ignore_index=True), out, as_json)
 
 
 @app.command
 def score(
-    run: Run, data: Annotated[Path | None, Parameter(help="What came after the training data (default: what was held out).")] = None,
+    run: Run,
+    data: Annotated[Path | None, Parameter(help="What came after the training data (default: what was held out).")] = None,
     *, given: Annotated[Path | None, Parameter(help="The context to forecast from, if not the training data.")] = None,
     time: Time = None, series: SeriesColumn = None, inputs: Inputs = None, decimal: Decimal = None, delimiter: Delimiter = None,
     samples: Annotated[int, Parameter(help="The number of sample paths.")] = 256, key: Key = 0,
@@ -461,14 +487,22 @@ def score(
     if context is None and len(test) == 1 and len(fitted.context) == 1:
         context = fitted.context
     if context is not None and len(context) == len(test) == 1:
-        before, after = context[0].on(fitted.summary.calendar, fitted.summary.time_unit), test[0].on(fitted.summary.calendar, fitted.summary.time_unit)
-        context = [before.at_rows(before.times < after.times[0])] if before.times[-1] >= after.times[0] > before.times[0] else [before]
+        before, after = (
+            context[0].on(fitted.summary.calendar, fitted.summary.time_unit),
+            test[0].on(fitted.summary.calendar, fitted.summary.time_unit),
+        )
+        context = (
+            [before.at_rows(before.times < after.times[0])]
+            if before.times[-1] >= after.times[0] > before.times[0]
+            else [before]
+        )
     _show(dict(fitted.score(test, given=context, num_samples=samples, key=key)), as_json)
 
 
 @app.command
 def backtest(
-    data: Data, *, run: Annotated[Path | None, Parameter(help="A saved run; without one a model is trained on the first part.")] = None,
+    data: Data, *,
+    run: Annotated[Path | None, Parameter(help="A saved run; without one a model is trained on the first part.")] = None,
     horizon: Annotated[str | None, Parameter(help="How far each forecast goes (default: half of the held-out span).")] = None,
     origins: Annotated[int, Parameter(help="From how many origins.")] = 8,
     start: Annotated[float, Parameter(help="The first origin, as a fraction of the time span.")] = 0.8,
@@ -509,7 +543,18 @@ def backtest(
     result = roll(fitted, found.series, horizon=reach, start=begin, num_origins=origins, refit=again, key=key)
     table = result.table.join(result.by_lead.add_prefix("rmse ")).rename_axis("method").reset_index()
     if as_json:
-        print(json.dumps({"methods": table.to_dict("records"), "horizon": reach, "origins": result.origins, "beats_naive": result.beats_naive, "verdict": result.verdict()}, indent=1))
+        print(
+            json.dumps(
+                {
+                    "methods": table.to_dict("records"),
+                    "horizon": reach,
+                    "origins": result.origins,
+                    "beats_naive": result.beats_naive,
+                    "verdict": result.verdict(),
+                },
+                indent=1,
+            )
+        )
     elif out is not None:
         _write(table, out)
     else:
@@ -561,7 +606,10 @@ def inspect(run: Run, *, as_json: Json = False) -> None:
     print(repr(fitted))
     print(describe(fitted.context, fitted.about.get("notes", ())))
     summary = fitted.summary
-    print(f"likelihoods: {', '.join(sorted(set(summary.kinds)))}; windows of {summary.partition_size}; smoothing over {summary.bandwidth * summary.scaling.time_scale:.3g} {summary.time_unit}")
+    print(
+        f"likelihoods: {', '.join(sorted(set(summary.kinds)))}; windows of {summary.partition_size}; smoothing over "
+        f"{summary.bandwidth * summary.scaling.time_scale:.3g} {summary.time_unit}"
+    )
     print("last step: " + ", ".join(f"{k} {v:.4g}" for k, v in last.items()))
     print(fitted.parameters().head(40).to_string(float_format=lambda x: f"{x:.4g}"))
     print(f"made by: {fitted.about.get('command', 'a script')}")
@@ -584,14 +632,20 @@ def study(
         print("\n".join(known) if known else "no studies here: they come with a clone of the repository")
         return
     if name not in known:
-        raise ValueError(f"there is no study '{name}'; known are {', '.join(known) or 'none here (use a clone of the repository)'}.")
+        raise ValueError(
+            f"there is no study '{name}'; known are {', '.join(known) or 'none here (use a clone of the repository)'}."
+        )
     compilation_cache()
     sys.argv = [name, *(["--out", str(out)] if out else []), *(["--quiet"] if quiet else [])]
     runpy.run_path(str(folder / f"{name}.py"), run_name="__main__")
 
 
 @app.command
-def init(config: Annotated[Path, Parameter(help="The file to write.")] = Path("arcta.toml"), *, force: Annotated[bool, Parameter(negative="", help="Overwrite it.")] = False) -> None:
+def init(
+    config: Annotated[Path, Parameter(help="The file to write.")] = Path("arcta.toml"),
+    *,
+    force: Annotated[bool, Parameter(negative="", help="Overwrite it.")] = False,
+) -> None:
     """Write the whole configuration with its defaults, to be edited and passed as --config.
 
     Example: arcta init arcta.toml
@@ -606,7 +660,13 @@ def init(config: Annotated[Path, Parameter(help="The file to write.")] = Path("a
 
 
 @app.command
-def demo(*, out: Annotated[Path, Parameter(help="Folder for the run, the report and its pictures.")] = Path("demo"), key: Key = 0, as_json: Json = False, quiet: Quiet = False) -> None:
+def demo(
+    *,
+    out: Annotated[Path, Parameter(help="Folder for the run, the report and its pictures.")] = Path("demo"),
+    key: Key = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Learn Lotka–Volterra from noisy data, forecast it, and write a report.
 
     Example: arcta demo --out demo
@@ -617,7 +677,11 @@ def demo(*, out: Annotated[Path, Parameter(help="Folder for the run, the report 
     fitted, scores, page = lotka_volterra.run(out, key=key, progress=not quiet)
     values = int(fitted.history[-1]["drift_evaluations"])
     if as_json:
-        print(json.dumps({**scores, "drift_evaluations": values, "seconds": fitted.seconds, "report": str(page)}, indent=1))
+        print(
+            json.dumps(
+                {**scores, "drift_evaluations": values, "seconds": fitted.seconds, "report": str(page)}, indent=1
+            )
+        )
         return
     print(f"trained on 50 s of Lotka–Volterra: {values:,} drift values, {fitted.seconds:.2f} s after compilation")
     for name, value in scores.items():
@@ -639,7 +703,10 @@ def main() -> None:
         print(f"arcta: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:
-        print(f"arcta: {error.strerror or error}: {error.filename or ''}. Check the path and the space left.", file=sys.stderr)
+        print(
+            f"arcta: {error.strerror or error}: {error.filename or ''}. Check the path and the space left.",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -30,9 +30,9 @@ SECTIONS: dict[str, Any] = {"data": Options, "model": LatentSDE, "training": Tra
 class Configuration:
     """The three parts of a run."""
 
-    data: Options = Options()
-    model: LatentSDE = LatentSDE()
-    training: Training = Training()
+    data: Options = dataclasses.field(default_factory=Options)
+    model: LatentSDE = dataclasses.field(default_factory=LatentSDE)
+    training: Training = dataclasses.field(default_factory=Training)
 
     def replace(self, settings: Mapping[str, Any], where: str) -> Configuration:
         """With some settings changed: `{"model.latent_size": 3}`; `where` says in messages who asked."""
@@ -40,7 +40,9 @@ class Configuration:
         for key, value in settings.items():
             section, _, name = key.partition(".")
             if section not in SECTIONS:
-                raise ValueError(f"{where}: '{key}' must begin with data., model. or training.; write e.g. model.latent_size.")
+                raise ValueError(
+                    f"{where}: '{key}' must begin with data., model. or training.; write e.g. model.latent_size."
+                )
             parts[section][name] = _checked(section, name, value, where)
         return Configuration(*(_replaced(getattr(self, name), changes, where) for name, changes in parts.items()))
 
@@ -66,8 +68,16 @@ def _checked(section: str, name: str, value: Any, where: str) -> Any:
 
 def _convertible(hint: Any) -> Any:
     """`hint` without what a file cannot hold (modules, functions)."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
-    plain = [o for o in options if o in (int, float, str, bool, type(None)) or typing.get_origin(o) in (tuple, typing.Literal)]
+    options = (
+        typing.get_args(hint)
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        else (hint,)
+    )
+    plain = [
+        o
+        for o in options
+        if o in (int, float, str, bool, type(None)) or typing.get_origin(o) in (tuple, typing.Literal)
+    ]
     if typing.get_origin(hint) is None and not plain:
         return Any
     if any(typing.get_origin(o) is not None and o not in plain for o in options):
@@ -96,7 +106,9 @@ def load_configuration(path: str | Path) -> Configuration:
     settings = {}
     for section, values in content.items():
         if section not in SECTIONS or not isinstance(values, dict):
-            raise ValueError(f"{path}: '{section}' is not a section; the sections are {', '.join(SECTIONS)}. Rename it.")
+            raise ValueError(
+                f"{path}: '{section}' is not a section; the sections are {', '.join(SECTIONS)}. Rename it."
+            )
         settings |= {f"{section}.{name}": value for name, value in values.items()}
     return Configuration().replace(settings, str(path))
 

@@ -128,7 +128,8 @@ def elbo(
     draws = jax.vmap(lambda k: model.draw(key=k))(keys[4:])
     mean, log_variance = posterior.at_nodes()
     initial_kl = gaussian_kl(
-        mean[window.margin], log_variance[window.margin], model.initial.mean, model.initial.log_variance)
+        mean[window.margin], log_variance[window.margin], model.initial.mean, model.initial.log_variance
+    )
     return ELBO(
         log_likelihood=_log_likelihood(model, window, posterior, draws, likelihood_key),
         path_kl=_path_kl(model, window, posterior, draws, num_times, time_key, path_key),

@@ -154,20 +154,26 @@ def calibration(levels: np.ndarray, covered: np.ndarray, ranks: np.ndarray) -> F
     return figure
 
 
-def drift_curve(z: np.ndarray, rate: np.ndarray, spread: np.ndarray, visited: np.ndarray, *, names: tuple[str, str]) -> Figure:
+def drift_curve(
+    z: np.ndarray, rate: np.ndarray, spread: np.ndarray, visited: np.ndarray, *, names: tuple[str, str]
+) -> Figure:
     """A one-dimensional drift with one standard deviation of its diffusion over one unit of time, and where the state was."""
     figure, axes = new_figure(1, width=7.0, height=3.2)
     axis = axes[0, 0]
     axis.axhline(0, color=MUTED, linewidth=1)
     axis.fill_between(z, rate - spread, rate + spread, color=ACCENT, alpha=0.15, linewidth=0, label="± diffusion")
     axis.plot(z, rate, color=ACCENT, linewidth=1.8, label="drift")
-    axis.plot(visited, np.full(len(visited), axis.get_ylim()[0]), "|", color=SECOND, markersize=8, alpha=0.3, rasterized=True)
+    axis.plot(
+        visited, np.full(len(visited), axis.get_ylim()[0]), "|", color=SECOND, markersize=8, alpha=0.3, rasterized=True
+    )
     axis.set(xlabel=names[0], ylabel=names[1])
     axis.legend(frameon=False, fontsize=8)
     return figure
 
 
-def states_over_time(times: Any, mean: np.ndarray, low: np.ndarray, high: np.ndarray, names: Sequence[str], xlabel: str) -> Figure:
+def states_over_time(
+    times: Any, mean: np.ndarray, low: np.ndarray, high: np.ndarray, names: Sequence[str], xlabel: str
+) -> Figure:
     """Latent axes with their 90 % bands."""
     figure, axes = new_figure(len(names), height=1.4)
     for i, (axis, name) in enumerate(zip(axes[:, 0], names, strict=True)):

@@ -84,15 +84,16 @@ def inputs_at(summary: DataSummary, table: Any, times: Any) -> Float[np.ndarray,
     if len(bad):
         row, column = bad[0]
         raise ValueError(
-            f"future inputs must be known at every time; '{summary.input_names[column]}' is missing at {table.index[row]}. Fill it in."
+            f"future inputs must be known at every time; '{summary.input_names[column]}' is missing at {table.index[row]}. "
+            "Fill it in."
         )
     slack = 1e-9 * max(abs(ahead[-1]), 1.0)
     if known[-1] < ahead[-1] - slack:
         end = summary.calendar.show(known[-1]) if summary.calendar else f"{known[-1]:g}"
         asked = summary.calendar.show(ahead[-1]) if summary.calendar else f"{ahead[-1]:g}"
         raise ValueError(
-            f"future inputs ({', '.join(summary.input_names)}) end at {end}; the forecast goes to {asked}. Give them up to there, or "
-            "forecast less far."
+            f"future inputs ({', '.join(summary.input_names)}) end at {end}; the forecast goes to {asked}. Give them up to "
+            "there, or forecast less far."
         )
     return np.stack([np.interp(ahead, known, values[:, i]) for i in range(values.shape[1])], axis=1)
 

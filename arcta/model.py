@@ -84,9 +84,7 @@ class Model(eqx.Module):
 
     def posterior(self, window: Window, *, key: PRNGKeyArray | None = None) -> Posterior:
         """q(z(t) | window). A key (in training) cuts the look-ahead of some nodes short."""
-        return infer(
-            self.encoder, self.kernel, window, bridge=self.bridge, dropout=self.lookahead_dropout, key=key
-        )
+        return infer(self.encoder, self.kernel, window, bridge=self.bridge, dropout=self.lookahead_dropout, key=key)
 
     def draw(self, *, key: PRNGKeyArray) -> Draw:
         """Reparametrised draws of the drift's parameters, the diffusion, the likelihood's parameters and a linear decoder."""
@@ -413,13 +411,16 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
     else:
         network = spec.encoder
     median, spread = spec.diffusion_prior
-    level = LogNormal(np.full(summary.latent_size, median), spread, start=spec.diffusion_start or 1e-2, start_spread=0.1)
+    level = LogNormal(
+        np.full(summary.latent_size, median), spread, start=spec.diffusion_start or 1e-2, start_spread=0.1
+    )
     return Model(
         encoder=network,
         kernel=DeepKernel(
             hidden_sizes=spec.kernel_sizes,
             activation=spec.activation,
-            lengthscale=spec.lengthscale or (max(1.0, summary.bandwidth / summary.typical_step) if kind == "local" else 9.0),
+            lengthscale=spec.lengthscale
+            or (max(1.0, summary.bandwidth / summary.typical_step) if kind == "local" else 9.0),
             noise=spec.interpolation_noise or (1e-3 if kind == "local" else max(start_variance, 1e-4)),
             roughness=0.0 if summary.smooth else 0.5,
             key=kernel,

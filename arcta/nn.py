@@ -207,7 +207,9 @@ def local_lines(
     mask: Bool[Array, "n channels"],
     bandwidth: Float[Array, ""],
     ridge: Float[Array, " channels"],
-) -> tuple[Float[Array, "n channels"], Float[Array, "n channels"], Float[Array, "n channels"], Float[Array, "n channels"]]:
+) -> tuple[
+    Float[Array, "n channels"], Float[Array, "n channels"], Float[Array, "n channels"], Float[Array, "n channels"]
+]:
     """At each time and for each channel a weighted line through the observations around it, from both sides.
 
         min over a, c   Σ_j w_j (x_j − a − c τ_j)² + ridge (a² + c²),      τ_j = (t_j − t)/bandwidth,   w_j = exp(−τ_j²/2)
@@ -285,7 +287,9 @@ class LocalEncoder(eqx.Module):
         self.net = MLP(sizes, activation, zero_last=True, key=second)
         self.log_bandwidth = jnp.log(bandwidth * jnp.array(BANDWIDTHS))
         none = jnp.zeros((latent_size, latent_size))
-        self.modes = jnp.stack([jnp.eye(latent_size), none, jnp.eye(latent_size), none])  # V and V⁻¹, real and imaginary
+        self.modes = jnp.stack(
+            [jnp.eye(latent_size), none, jnp.eye(latent_size), none]
+        )  # V and V⁻¹, real and imaginary
         self.frequency = jnp.zeros(latent_size)
         self.log_width = jnp.log(jnp.asarray(3.0 * bandwidth))
         self.gain = 0.5 * jnp.eye(latent_size)
@@ -308,7 +312,9 @@ class LocalEncoder(eqx.Module):
     def _averaged(self, times: Array, h: Array, log_variance: Array, seen: Array) -> tuple[Array, Array]:
         """Σ_j w_ij of the encodings in the rotating frame, and log Σ_j before the weights are made to sum to one."""
         real, imaginary, inverse_real, inverse_imaginary = jax.lax.stop_gradient(self.modes)
-        trust = jnp.where(seen, jnp.mean(log_variance, axis=1), jnp.inf)  # rows without an observation count for nothing
+        trust = jnp.where(
+            seen, jnp.mean(log_variance, axis=1), jnp.inf
+        )  # rows without an observation count for nothing
         near = jnp.exp(-0.5 * ((times[:, None] - times[None, :]) / jnp.exp(self.log_width)) ** 2)
         weight = near * jnp.exp(jnp.min(trust) - trust)
         total = jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1e-12)

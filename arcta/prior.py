@@ -109,7 +109,7 @@ class Weights(eqx.Module):
 
     mean: Float[Array, "out_size in_size"]
     log_std: Float[Array, "out_size in_size"]
-    log_prior_std: Float[Array, "..."]
+    log_prior_std: Float[Array, ...]
 
     def __init__(
         self, out_size: int, in_size: int, *, prior_std: float = 0.1, start_std: float = 0.01, by_column: bool = False

@@ -8,6 +8,9 @@ All of them become a table or arrays first, then series in one place. What canno
 row and column; what is left out is noted, never silent.
 """
 
+# pandas' own annotations widen every column to Series | DataFrame | Unknown; the tests run these functions typed by beartype.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 import io
@@ -252,7 +255,9 @@ def _read_text(path: Path, options: Options) -> _Table:
     rows = np.arange(len(frame)) + skipped + 2
     repeats = (frame.astype(str).apply(lambda column: column.str.strip()) == names).all(axis=1).to_numpy()
     if repeats.any():
-        notes.append(f"{int(repeats.sum())} rows of {path.name} are repeats of the header (first: row {rows[repeats][0]}); left out.")
+        notes.append(
+            f"{int(repeats.sum())} rows of {path.name} are repeats of the header (first: row {rows[repeats][0]}); left out."
+        )
     frame = frame[~repeats].reset_index(drop=True)
     frame.columns = names
     return _Table(frame, path.name, rows[~repeats], notes)
@@ -398,7 +403,9 @@ def _find_time(table: _Table, options: Options, index: str | None) -> str | None
         found = [name for name in free if test(name)]
         if found:
             if len(found) > 1:
-                table.notes.append(f"'{found[0]}' of {table.where} is taken as the time; it could also be '{found[1]}' (time=).")
+                table.notes.append(
+                    f"'{found[0]}' of {table.where} is taken as the time; it could also be '{found[1]}' (time=)."
+                )
             return found[0]
     shown = ", ".join(list(frame.columns)[:12])
     raise ValueError(
@@ -407,7 +414,9 @@ def _find_time(table: _Table, options: Options, index: str | None) -> str | None
     )
 
 
-def _times(table: _Table, name: str | None, units: Mapping[str, str], options: Options) -> tuple[np.ndarray, Calendar | None, str]:
+def _times(
+    table: _Table, name: str | None, units: Mapping[str, str], options: Options
+) -> tuple[np.ndarray, Calendar | None, str]:
     """Times as numbers, and what they mean as dates or the unit they are in."""
     if name is None:
         return np.arange(len(table.frame), dtype=float), None, options.time_unit or "rows"
@@ -417,8 +426,8 @@ def _times(table: _Table, name: str | None, units: Mapping[str, str], options: O
     numbers = _numeric(table, name, column, options)
     if np.isinf(numbers).all():
         raise ValueError(
-            f"times must be numbers or dates; row {table.rows[0]}, column '{name}' of {table.where} holds '{column.iloc[0]}'. Name the "
-            "column of times with time=."
+            f"times must be numbers or dates; row {table.rows[0]}, column '{name}' of {table.where} holds '{column.iloc[0]}'. "
+            "Name the column of times with time=."
         )
     bad = np.flatnonzero(np.isnan(numbers))
     if bad.size:
@@ -458,7 +467,9 @@ def _dates(table: _Table, name: str, options: Options) -> tuple[np.ndarray, Cale
                     + (f" and shown in {options.time_zone}." if options.time_zone else ".")
                 )
             elif offsets[0] != "+0000" and not options.time_zone:
-                table.notes.append(f"column '{name}' of {table.where} is at {offsets[0]}; results are in UTC (time_zone=).")
+                table.notes.append(
+                    f"column '{name}' of {table.where} is at {offsets[0]}; results are in UTC (time_zone=)."
+                )
     lost = np.flatnonzero(parsed.isna())
     if lost.size:
         raise ValueError(
@@ -500,7 +511,9 @@ def _numeric(table: _Table, name: str, column: pd.Series, options: Options) -> n
         values = column.to_numpy(float, na_value=np.nan)
     else:
         text = column.astype("string").str.strip()
-        text = text.mask(text.str.lower().isin([*_EMPTY, *(str(m).lower() for m in options.missing if isinstance(m, str))]))
+        text = text.mask(
+            text.str.lower().isin([*_EMPTY, *(str(m).lower() for m in options.missing if isinstance(m, str))])
+        )
         text = text.replace({"True": "1", "False": "0", "true": "1", "false": "0", "TRUE": "1", "FALSE": "0"})
         if options.decimal != ".":
             text = text.str.replace(".", "", regex=False).str.replace(options.decimal, ".", regex=False)
@@ -510,7 +523,9 @@ def _numeric(table: _Table, name: str, column: pd.Series, options: Options) -> n
         if broken.size and (numbers > broken.size or text.iloc[broken].str.fullmatch(r"-?\d+,\d+").all()):
             entry = text.iloc[int(broken[0])]
             comma = re.fullmatch(r"-?[\d.]*,\d+", str(entry))
-            advice = "Pass decimal=','." if comma else "Mend it, or pass missing= if it means that nothing was measured."
+            advice = (
+                "Pass decimal=','." if comma else "Mend it, or pass missing= if it means that nothing was measured."
+            )
             raise ValueError(
                 f"values must be numbers; row {table.rows[broken[0]]}, column '{name}' of {table.where} holds '{entry}'. {advice}"
             )
@@ -520,7 +535,9 @@ def _numeric(table: _Table, name: str, column: pd.Series, options: Options) -> n
     return np.where(np.isin(values, numbers), np.nan, values) if numbers else values
 
 
-def _to_wide(table: _Table, time: np.ndarray, group: np.ndarray, options: Options) -> tuple[_Table, np.ndarray, np.ndarray]:
+def _to_wide(
+    table: _Table, time: np.ndarray, group: np.ndarray, options: Options
+) -> tuple[_Table, np.ndarray, np.ndarray]:
     """A long table with one row for each series and time, one column for each variable."""
     import pandas as pd
 
@@ -528,7 +545,9 @@ def _to_wide(table: _Table, time: np.ndarray, group: np.ndarray, options: Option
     value = _column(table, str(options.value or "value"), "the value")
     numbers = _numeric(table, value, table.frame[value], options)
     if np.isinf(numbers).all():
-        raise ValueError(f"column '{value}' of {table.where} holds words, not numbers. Name the column of values with value=.")
+        raise ValueError(
+            f"column '{value}' of {table.where} holds words, not numbers. Name the column of values with value=."
+        )
     names = table.frame[variable].astype(str).str.strip()
     long = pd.DataFrame({"group": group, "time": time, "variable": names, "value": numbers, "row": table.rows})
     twice = long.duplicated(["group", "time", "variable"]).to_numpy()
@@ -564,7 +583,9 @@ def _from_table(table: _Table, options: Options) -> Reading:
         group = table.frame[name].astype(str).str.strip().to_numpy(object)
     if options.variable is not None or options.value is not None:
         if options.variable is None:
-            raise ValueError("a long table needs variable= beside value=: the column with the variables' names. Pass both.")
+            raise ValueError(
+                "a long table needs variable= beside value=: the column with the variables' names. Pass both."
+            )
         table, times, group = _to_wide(table, times, group, options)
         used = set()
     inputs = [_column(table, name, "an input") for name in options.inputs]
@@ -606,23 +627,33 @@ def _channels(table: _Table, taken: set[str | None], options: Options) -> dict[s
         values = _numeric(table, name, table.frame[name], options)
         if len(values) and np.isinf(values).all():
             if wanted:
-                raise ValueError(f"column '{name}' of {table.where} holds words, not numbers. Leave it out of channels.")
-            table.notes.append(f"column '{name}' of {table.where} holds words; ignored (series= if it tells series apart).")
+                raise ValueError(
+                    f"column '{name}' of {table.where} holds words, not numbers. Leave it out of channels."
+                )
+            table.notes.append(
+                f"column '{name}' of {table.where} holds words; ignored (series= if it tells series apart)."
+            )
         elif np.isnan(values).all():
             if name.startswith("column ") and not wanted:
                 table.notes.append(f"{name} of {table.where} has no name and no values; ignored.")
                 continue
             raise ValueError(
-                f"every channel must be observed at least once; column '{name}' of {table.where} is empty in all {len(values)} rows. "
-                "Drop it, or name the columns to model with channels=."
+                f"every channel must be observed at least once; column '{name}' of {table.where} is empty in all "
+                f"{len(values)} rows. Drop it, or name the columns to model with channels=."
             )
-        elif not wanted and name in ("index", "Unnamed: 0") and np.array_equal(values - values[0], np.arange(len(values))):
+        elif (
+            not wanted
+            and name in ("index", "Unnamed: 0")
+            and np.array_equal(values - values[0], np.arange(len(values)))
+        ):
             table.notes.append(f"the first column of {table.where} numbers the rows; ignored.")
         else:
             _suspect(table, name, values)
             columns[name] = values
     if not columns:
-        raise ValueError(f"{table.where} has no column of numbers to model beside {', '.join(sorted(map(str, taken)))}. Add one.")
+        raise ValueError(
+            f"{table.where} has no column of numbers to model beside {', '.join(sorted(map(str, taken)))}. Add one."
+        )
     return columns
 
 
@@ -635,7 +666,8 @@ def _suspect(table: _Table, name: str, values: np.ndarray) -> None:
         far = len(others) > 2 and abs(mark - np.median(others)) > 8 * (np.ptp(others) + 1e-12)
         if count and far:
             table.notes.append(
-                f"column '{name}' of {table.where} holds {mark:g} in {count} rows, far from the rest; if it means missing, pass missing={mark:g}."
+                f"column '{name}' of {table.where} holds {mark:g} in {count} rows, far from the rest; "
+                f"if it means missing, pass missing={mark:g}."
             )
 
 
@@ -652,7 +684,7 @@ def _in_order(
         k = back[0] + 1
         here, before = (calendar.show(t[i]) if calendar else f"{t[i]:g}" for i in (k, k - 1))
         verb = "repeats" if t[k] == t[k - 1] else "comes after"
-        words = [n for n in table.frame if _texty(table.frame[n]) and table.frame[n].nunique() < len(table.frame)]
+        words = [n for n in table.frame if _texty(table.frame[n]) and bool(table.frame[n].nunique() < len(table.frame))]
         advice = "Sort the rows by time and merge repeated ones"
         if not several:
             advice += f", or name the column that tells series apart with series={repr(words[-1]) if words else '…'}"
@@ -697,7 +729,9 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], path: Path, options: Options)
 
     time = options.time or next((n for n in arrays if n.lower() in _TIME_NAMES), None)
     if time is None or time not in arrays:
-        raise ValueError(f"{path.name} needs an array of times; its arrays are {', '.join(arrays)}. Name it with time=…")
+        raise ValueError(
+            f"{path.name} needs an array of times; its arrays are {', '.join(arrays)}. Name it with time=…"
+        )
     t = np.asarray(arrays[time])
     if "values" not in arrays:
         flat = {n: a for n, a in arrays.items() if np.ndim(a) in (1, 2) and len(a) == t.shape[-1]}
@@ -798,11 +832,14 @@ def _from_dataset(dataset: Any, where: str, options: Options) -> Reading:
         dated = [d for d in sizes if d in dataset.coords and dataset[d].dtype.kind == "M"]
         time = dated[0] if dated else None
     if time is None or time not in sizes:
-        raise ValueError(f"{where} needs a time dimension; its dimensions are {', '.join(map(str, sizes))}. Name it with time=…")
+        raise ValueError(
+            f"{where} needs a time dimension; its dimensions are {', '.join(map(str, sizes))}. Name it with time=…"
+        )
     notes: list[str] = []
     if options.series is not None and options.series not in sizes:
         raise ValueError(
-            f"{where} has no dimension '{options.series}' for series; its dimensions are {', '.join(map(str, sizes))}. Use one of them."
+            f"{where} has no dimension '{options.series}' for series; its dimensions are "
+            f"{', '.join(map(str, sizes))}. Use one of them."
         )
     names = list(options.channels or []) + list(options.inputs)
     variables = names or [str(n) for n in dataset.data_vars if time in dataset[n].dims]
@@ -816,11 +853,15 @@ def _from_dataset(dataset: Any, where: str, options: Options) -> Reading:
     result: list[Series] = []
     for i in range(count):
         one = dataset.isel({options.series: i}) if options.series is not None else dataset
-        table = _Table(_dataset_table(one, variables, str(time)), where, np.arange(sizes[time]), notes if i == 0 else [])
+        table = _Table(
+            _dataset_table(one, variables, str(time)), where, np.arange(sizes[time]), notes if i == 0 else []
+        )
         renamed = options._replace(time=str(time), series=None, channels=None)
         name = labels[i] if labels else (f"{Path(where).stem}-{i}" if count > 1 else Path(where).stem)
         found = _from_table(table, renamed).series[0]
-        units = [str(one[n.split(" ")[0]].attrs.get("units", "")) if n.split(" ")[0] in one else "" for n in found.channels]
+        units = [
+            str(one[n.split(" ")[0]].attrs.get("units", "")) if n.split(" ")[0] in one else "" for n in found.channels
+        ]
         result.append(_renamed(found, name, units))
     return Reading(_on_one_calendar(result), notes)
 
@@ -867,9 +908,13 @@ def _from_frames(path: Path, options: Options) -> Reading:
 
     files = sorted(path.glob("*.png")) + sorted(path.glob("*.PNG"))
     if not files:
-        raise ValueError(f"{path} is a folder without .png files and not a Zarr store. Give a file, or a folder of frames.")
+        raise ValueError(
+            f"{path} is a folder without .png files and not a Zarr store. Give a file, or a folder of frames."
+        )
     others = [item.name for item in path.iterdir() if item.suffix.lower() != ".png"]
-    notes = [f"{path.name}: {len(others)} files are not .png ({', '.join(sorted(others)[:3])}); ignored."] if others else []
+    notes = (
+        [f"{path.name}: {len(others)} files are not .png ({', '.join(sorted(others)[:3])}); ignored."] if others else []
+    )
     numbers = [re.findall(r"\d+", item.stem) for item in files]
     if all(numbers):
         order = sorted(range(len(files)), key=lambda i: int(numbers[i][-1]))
@@ -883,12 +928,16 @@ def _from_frames(path: Path, options: Options) -> Reading:
             with Image.open(files[i]) as image:
                 grey = image.mode in ("1", "L", "I", "I;16", "F", "LA")
                 deep = image.mode in ("I", "I;16")
-                frames.append(np.asarray(image if deep else image.convert("L" if grey else "RGB"), float) / (65535 if deep else 255))
+                frames.append(
+                    np.asarray(image if deep else image.convert("L" if grey else "RGB"), float)
+                    / (65535 if deep else 255)
+                )
         except OSError as error:
             raise ValueError(f"{files[i]} is not a readable PNG ({_first_line(error)}). Write it again.") from None
         if frames[-1].shape != frames[0].shape:
             raise ValueError(
-                f"all frames need one size; {files[i].name} is {frames[-1].shape}, {files[order[0]].name} is {frames[0].shape}. Resize it."
+                f"all frames need one size; {files[i].name} is {frames[-1].shape}, {files[order[0]].name} is "
+                f"{frames[0].shape}. Resize it."
             )
     return Reading([Series(times, np.stack(frames), name=path.name, time_unit=options.time_unit or "frames")], notes)
 
@@ -902,7 +951,9 @@ def describe(series: Sequence[Series], notes: Sequence[str] = ()) -> str:
     rows = sum(len(item) for item in series)
     steps = np.concatenate([np.diff(item.times) for item in series])
     unit = f" {first.time_unit}" if first.time_unit else ""
-    lines = [f"{len(series)} series ({', '.join(item.name for item in series[:4])}{', …' * (len(series) > 4)}), {rows} rows"]
+    lines = [
+        f"{len(series)} series ({', '.join(item.name for item in series[:4])}{', …' * (len(series) > 4)}), {rows} rows"
+    ]
     start, end = min(item.times[0] for item in series), max(item.times[-1] for item in series)
     lines[0] += f" from {first.when(start)} to {first.when(end)}"
     if len(steps):

@@ -140,8 +140,8 @@ def write_report(
         f"<meta name='viewport' content='width=device-width'><link rel='icon' href='data:,'><style>{_STYLE}</style></head><body>"
         f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p><div class='numbers'>{numbers}</div>"
         f"{''.join(parts)}<section><h2>Parameters, noise and diffusion, with posteriors and priors</h2>"
-        "<p class='note'>Median and 90 % interval. Noise is a standard deviation in the channel's unit; diffusion a variance per unit "
-        "of time of a latent axis, whose own scale is about one.</p>"
+        "<p class='note'>Median and 90 % interval. Noise is a standard deviation in the channel's unit; diffusion a variance "
+        "per unit of time of a latent axis, whose own scale is about one.</p>"
         f"{table(shown, 'parameter')}{more}</section>"
         f"<section><h2>Settings</h2><pre>{html.escape(listing)}</pre>"
         f"<p>Reproduce with <code>{html.escape(command)}</code>.</p></section></body></html>"
@@ -159,7 +159,7 @@ def _gaps(times: np.ndarray, whole: np.ndarray) -> list[tuple[float, float]]:
     steps = np.diff(times)
     typical = float(np.median(np.diff(whole))) if len(whole) > 1 else 0.0
     wide = np.flatnonzero(steps > max(5 * typical, 1.5 * float(np.median(steps)) if len(steps) else 0.0))
-    return [(times[i], times[i + 1]) for i in wide[:200]]
+    return [(float(times[i]), float(times[i + 1])) for i in wide[:200]]
 
 
 def _example(fit: Fit) -> Series:
@@ -195,7 +195,9 @@ def _data_section(fit: Fit) -> Section:
     cut = _shown(series, [cut])[0] if cut is not None else None
     figure = data_overview(rows, cut=cut, xlabel=_time_label(series))
     words = describe(fit.context, fit.about.get("notes", ()))
-    text = f"Series '{series.name}'; gaps are shaded, the dashed line is where training ended." if cut is not None else ""
+    text = (
+        f"Series '{series.name}'; gaps are shaded, the dashed line is where training ended." if cut is not None else ""
+    )
     section = Section("The data", figure, "data", text)
     return section._replace(body=f"<pre>{html.escape(words)}</pre><figure>{svg(figure)}</figure>", stem="data")
 
@@ -209,7 +211,9 @@ def _forecast_section(fit: Fit, before: Series, after: Series, ahead: Prediction
     span = float(after.times[-1] - after.times[0]) or 1.0
     context = _near(before, float(before.times[-1]), span)
     heading = "Forecast against what was held out"
-    text = "Bands include observation noise; thin lines are sample paths without it. The model saw the grey points only."
+    text = (
+        "Bands include observation noise; thin lines are sample paths without it. The model saw the grey points only."
+    )
     if after.frame_shape:
         chosen = np.unique(np.linspace(0, len(after) - 1, 8).astype(int))
         shape = after.frame_shape
@@ -221,7 +225,9 @@ def _forecast_section(fit: Fit, before: Series, after: Series, ahead: Prediction
             },
             [f"t={after.when(t)}" for t in after.times[chosen]],
         )
-        return Section(heading, strip, "forecast", "Mean forecast and one sampled path below the frames that were held out.")
+        return Section(
+            heading, strip, "forecast", "Mean forecast and one sampled path below the frames that were held out."
+        )
     order = np.argsort(-after.mask.sum(axis=0), kind="stable")[:6]
     names = [after.channels[i] for i in sorted(order)]
     return Section(heading, ahead.plot(truth=after, context=context, channels=names), "forecast", text)
@@ -243,7 +249,7 @@ def gif(pairs: Sequence[np.ndarray], milliseconds: int = 80) -> bytes:
 
 
 def _film(folder: Path, after: Series, ahead: Prediction) -> Section:
-    shape = after.frame_shape or ()
+    shape = after.frame_shape or (1, 1)
     rule = np.ones((shape[0], 2, *shape[2:]))
     frames = [
         np.concatenate([x.reshape(shape), rule, y.reshape(shape)], axis=1)
@@ -261,7 +267,9 @@ def _calibration_section(result: Backtest) -> Section:
     levels = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
     covered = np.array([np.mean(np.abs(2 * ranks - 1) <= level) for level in levels])
     text = f"From {len(result.origins)} origins, {len(ranks):,} observations, none of them seen in training."
-    return Section("Calibration: do the bands mean what they say?", calibration(levels, covered, ranks), "calibration", text)
+    return Section(
+        "Calibration: do the bands mean what they say?", calibration(levels, covered, ranks), "calibration", text
+    )
 
 
 def _backtest_section(result: Backtest) -> Section:
@@ -273,8 +281,8 @@ def _backtest_section(result: Backtest) -> Section:
     kind = "good" if result.beats_naive else "warn"
     verdict = result.verdict()
     text = (
-        f"Forecasts {result.horizon:.4g} ahead from {len(result.origins)} origins, no refit. Errors are in units of each channel's standard "
-        "deviation in training, over all of the horizon and by quarters of it."
+        f"Forecasts {result.horizon:.4g} ahead from {len(result.origins)} origins, no refit. Errors are in units of each channel's "
+        "standard deviation in training, over all of the horizon and by quarters of it."
     )
     body = f"<p class='verdict {kind}'>{html.escape(verdict[0].upper() + verdict[1:])}</p>{table(rows, 'method')}"
     return Section("Against the forecasts to beat", body, text=text)
@@ -296,14 +304,23 @@ def _smooth_sections(fit: Fit, series: Series) -> list[Section]:
         strip = frame_strip(
             {
                 "observed": part.values[chosen].reshape(-1, *series.frame_shape),
-                "reconstructed": smooth.mean[np.searchsorted(times, part.times[chosen])].reshape(-1, *series.frame_shape),
+                "reconstructed": smooth.mean[np.searchsorted(times, part.times[chosen])].reshape(
+                    -1, *series.frame_shape
+                ),
             },
             [f"t={part.when(t)}" for t in part.times[chosen]],
         )
         sections.append(Section("Reconstructed frames", strip, "reconstruction"))
     else:
         figure = smooth.plot(truth=part, num_paths=0)
-        sections.append(Section("Smoothed: noise removed, gaps filled", figure, "smooth", "The first observations of the series drawn above."))
+        sections.append(
+            Section(
+                "Smoothed: noise removed, gaps filled",
+                figure,
+                "smooth",
+                "The first observations of the series drawn above.",
+            )
+        )
     sections.append(Section("The latent state, with 90 % bands", states, "states"))
     return sections
 
@@ -327,7 +344,9 @@ def _drift_section(fit: Fit, series: Series) -> Section:
         q = fit.parameters()["median"].filter(like="diffusion").iloc[0]
         spread = np.full(len(z), np.sqrt(q))
         figure = drift_curve(z, rate, spread, states[:, 0], names=(names[0], f"d{names[0]}/dt"))
-        return Section("The learned drift", figure, "drift", f"Zero crossings from above are where the system rests.{note}")
+        return Section(
+            "The learned drift", figure, "drift", f"Zero crossings from above are where the system rests.{note}"
+        )
     first, second = np.sort(np.argsort(-states.var(axis=0), kind="stable")[:2])
     centre = np.median(states, axis=0)
 
@@ -338,10 +357,18 @@ def _drift_section(fit: Fit, series: Series) -> Section:
 
     pick = [first, second]
     figure = phase_portrait(
-        {"learned drift": field}, (low - margin)[pick], (high + margin)[pick], points=states[:, pick], names=(names[first], names[second])
+        {"learned drift": field},
+        (low - margin)[pick],
+        (high + margin)[pick],
+        points=states[:, pick],
+        names=(names[first], names[second]),
     )
-    others = "" if states.shape[1] == 2 else f" A slice: the other {states.shape[1] - 2} axes are held at their medians."
-    return Section("Phase portrait of the learned drift", figure, "drift", f"Dots are the smoothed states.{others}{note}")
+    others = (
+        "" if states.shape[1] == 2 else f" A slice: the other {states.shape[1] - 2} axes are held at their medians."
+    )
+    return Section(
+        "Phase portrait of the learned drift", figure, "drift", f"Dots are the smoothed states.{others}{note}"
+    )
 
 
 def report(fit: Fit, folder: str | Path, *, horizon: float | None = None, num_origins: int = 8, key: int = 1) -> Path:
@@ -374,7 +401,9 @@ def report(fit: Fit, folder: str | Path, *, horizon: float | None = None, num_or
         else:
             sections += [_backtest_section(result), _calibration_section(result)]
             row = result.table.loc["latent SDE"]
-            headline["error / that of the best naive forecast"] = f"{row['rmse'] / result.table.loc[result.best_naive, 'rmse']:.2f}"
+            headline["error / that of the best naive forecast"] = (
+                f"{row['rmse'] / result.table.loc[result.best_naive, 'rmse']:.2f}"
+            )
             headline["inside the 90 % band"] = f"{row['coverage_90']:.0%}"
     sections += _smooth_sections(fit, series)
     sections.append(_drift_section(fit, series))

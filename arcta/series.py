@@ -99,7 +99,8 @@ class Calendar:
         """Times → dates, to the microsecond."""
         import pandas as pd
 
-        elapsed = pd.to_timedelta(np.asarray(times, float), unit=self._pandas_unit).round("us")
+        unit: Any = self._pandas_unit
+        elapsed = pd.to_timedelta(np.asarray(times, float), unit=unit).round("us")
         index = pd.DatetimeIndex(pd.Timestamp(self.origin) + elapsed)
         return index.tz_localize("UTC").tz_convert(self.zone) if self.zone else index
 

@@ -59,7 +59,7 @@ def smooth(
     owner = np.clip(np.searchsorted(starts, asked, side="right") - 1, 0, len(starts) - 1)
     counts = np.bincount(owner, minlength=len(starts))
     slot = np.arange(len(asked)) - np.concatenate([[0], np.cumsum(counts)])[owner]
-    padded = np.zeros((len(starts), padded_length(counts.max())))
+    padded = np.zeros((len(starts), padded_length(int(counts.max()))))
     padded[owner, slot] = (asked - starts[owner]) / scaling.time_scale
     mean, log_variance = marginals(model, jax.tree.map(jnp.asarray, windows), jnp.asarray(padded, windows.times.dtype))
     mean, log_variance = mean[owner, slot], log_variance[owner, slot]

@@ -51,8 +51,9 @@ def _components(windows: Window, encoder: LocalEncoder, used: np.ndarray) -> Loc
 
 @eqx.filter_jit
 def _levels(encoder: LocalEncoder, window: Window) -> Any:
-    x = (window.values - encoder.shift) / encoder.scale
-    return local_lines(window.times, x, window.mask, jnp.exp(encoder.log_bandwidth[0]), encoder.ridge)[0]
+    times, values, mask = (jnp.asarray(part) for part in (window.times, window.values, window.mask))
+    x = (values - encoder.shift) / encoder.scale
+    return local_lines(times, x, mask, jnp.exp(encoder.log_bandwidth[0]), encoder.ridge)[0]
 
 
 def _axes(levels: np.ndarray, slopes: np.ndarray, latent_size: int, slope_axes: int) -> np.ndarray:
@@ -99,8 +100,8 @@ def in_modes(encoder: LocalEncoder, A: np.ndarray) -> LocalEncoder:
     if np.linalg.cond(vectors) > 100:
         return encoder
     inverse = np.linalg.inv(vectors)
-    modes = np.stack([vectors.real, vectors.imag, inverse.real, inverse.imag])
-    start = (jnp.asarray(modes, float), jnp.asarray(values.imag, float))
+    modes = np.stack([np.real(vectors), np.imag(vectors), np.real(inverse), np.imag(inverse)])
+    start = (jnp.asarray(modes, float), jnp.asarray(np.imag(values), float))
     return eqx.tree_at(lambda e: (e.modes, e.frequency), encoder, start)
 
 
@@ -185,4 +186,3 @@ def _link_slope(summary: DataSummary, mean: np.ndarray, scale: np.ndarray) -> np
     probability = np.clip(mean, 0.05, 0.95)
     slopes = {"poisson": scale / np.maximum(mean, 0.1), "bernoulli": scale / (probability * (1 - probability))}
     return np.array([slopes[kind][i] if kind in slopes else 1.0 for i, kind in enumerate(summary.kinds)])
-

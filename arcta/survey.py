@@ -15,7 +15,6 @@ from jaxtyping import Float
 from .scaling import Scaling
 from .series import Series
 
-
 MAX_LATENT = 8
 
 
@@ -117,7 +116,9 @@ def _smooth(data: Sequence[Series], scaling: Scaling, axes: Float[np.ndarray, "c
             gaps.append(t[lag:] - t[:-lag])
             halves.append(0.5 * np.sum((z[lag:] - z[:-lag]) ** 2, axis=1))
     gap, half = np.concatenate(gaps), np.concatenate(halves)
-    near = gap <= max(1.0, float(np.unique(gap.round(6))[:3][-1]) * (1 + 1e-6))  # half is forgotten after one unit of time
+    near = gap <= max(
+        1.0, float(np.unique(gap.round(6))[:3][-1]) * (1 + 1e-6)
+    )  # half is forgotten after one unit of time
     order = np.argsort(gap[near], kind="stable")
     bins = np.array_split(order, min(12, max(len(order) // 20, 1)))
     h, y = (np.array([values[near][bin].mean() for bin in bins]) for values in (gap, half))

@@ -152,7 +152,12 @@ def main() -> None:
     result = {
         "table": table,
         "rows": rows,
-        "settings": {"model": repr(arcta.LatentSDE()), "training": repr(arcta.Training()), "training_seed": 0, "origins": ORIGINS},
+        "settings": {
+            "model": repr(arcta.LatentSDE()),
+            "training": repr(arcta.Training()),
+            "training_seed": 0,
+            "origins": ORIGINS,
+        },
         "machine": f"{platform.machine()}, 2 cores, jax {jax.__version__}",
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,9 @@ def save(frame: pd.DataFrame, folder: Path, kind: str) -> Path:
     elif kind == "parquet":
         frame.astype({"level [m]": "float32", "visits": "int16"}).to_parquet(path)
     elif kind == "npz":
-        local = plain["when"].dt.tz_localize(None).to_numpy("datetime64[ns]")  # cannot hold a zone; the run remembers it
+        local = (
+            plain["when"].dt.tz_localize(None).to_numpy("datetime64[ns]")
+        )  # cannot hold a zone; the run remembers it
         np.savez(path, time=local, level=plain["level"], visits=plain["visits"], heat=plain["heat"])
     else:
         local = plain.assign(time=plain["when"].dt.tz_localize(None)).drop(columns="when")
@@ -116,13 +118,18 @@ def test_every_task_takes_every_format(trained, tmp_path, kind, capsys):
     """New data in any format: forecasts start from it, smoothing covers it, scores and backtests accept it."""
     if kind == "zarr":
         pytest.importorskip("zarr")
-    parts = {"whole": table(), "early": table().iloc[: ROWS - 20], "after": table().iloc[ROWS - 20 :].reset_index(drop=True)}
+    parts = {
+        "whole": table(),
+        "early": table().iloc[: ROWS - 20],
+        "after": table().iloc[ROWS - 20 :].reset_index(drop=True),
+    }
     for name in parts:
         (tmp_path / name).mkdir()
     data, early, after = (save(part, tmp_path / name, kind) for name, part in parts.items())
     model = trained / "run"
     zone = pd.DatetimeIndex(table()["when"])
-    assert run("forecast", model, "--given", data, "--horizon", "6h", "--future-inputs", future(tmp_path), "--out", tmp_path / "f.csv",
+    assert run("forecast", model, "--given", data, "--horizon", "6h", "--future-inputs", future(tmp_path), "--out",
+               tmp_path / "f.csv",
                "--samples", 16, "-q") == 0, capsys.readouterr().err  # fmt: skip
     ahead = pd.read_csv(tmp_path / "f.csv")
     assert len(ahead) == 6
@@ -130,7 +137,10 @@ def test_every_task_takes_every_format(trained, tmp_path, kind, capsys):
     assert first == zone[-1] + pd.Timedelta("1h"), "dates come back in the zone of the training data"
     assert first.utcoffset() == pd.Timedelta("2h")
     assert {"level mean", "level q5", "level q95", "visits mean"} <= set(ahead.columns)
-    assert run("smooth", model, "--data", data, "--every", "30min", "--out", tmp_path / "s.parquet", "--samples", 16, "-q") == 0
+    assert (
+        run("smooth", model, "--data", data, "--every", "30min", "--out", tmp_path / "s.parquet", "--samples", 16, "-q")
+        == 0
+    )
     smooth = pd.read_parquet(tmp_path / "s.parquet")
     assert len(smooth) == 2 * ROWS - 1
     assert smooth["level mean"].notna().all(), "the gap is filled"
@@ -176,7 +186,9 @@ def test_configuration_is_written_read_and_overridden(tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
     assert load_configuration(path) == cli._configuration(None, {}, None)
     path.write_text(path.read_text().replace("steps = 2000", "steps = 7").replace("# latent_size =", "latent_size = 3"))
-    merged = cli._configuration(path, {"training.steps": 9}, ["model.rotation=false", 'model.likelihood={"x": "poisson"}'])
+    merged = cli._configuration(
+        path, {"training.steps": 9}, ["model.rotation=false", 'model.likelihood={"x": "poisson"}']
+    )
     assert (merged.training.steps, merged.model.latent_size, merged.model.rotation) == (9, 3, False)
     assert merged.model.likelihood == {"x": "poisson"}
 
@@ -193,8 +205,14 @@ BAD = {
     "no horizon": (["forecast", "{run}"], "exactly one of --horizon and --at"),
     "bad horizon": (["forecast", "{run}", "--horizon", "soon"], "positive number"),
     "future inputs missing": (["forecast", "{run}", "--horizon", "3h"], "inputs heat"),
-    "future inputs too short": (["forecast", "{run}", "--horizon", "40h", "--future-inputs", "{future}"], "end at 2024-04-0"),
-    "future inputs lack one": (["forecast", "{run}", "--horizon", "3h", "--future-inputs", "{tmp}/hole.csv", "--time", "t"], "no column 'heat'"),
+    "future inputs too short": (
+        ["forecast", "{run}", "--horizon", "40h", "--future-inputs", "{future}"],
+        "end at 2024-04-0",
+    ),
+    "future inputs lack one": (
+        ["forecast", "{run}", "--horizon", "3h", "--future-inputs", "{tmp}/hole.csv", "--time", "t"],
+        "no column 'heat'",
+    ),
     "other channels": (["smooth", "{run}", "--data", "{tmp}/other.csv"], "no column 'heat'|trained on channels"),
     "bad out": (["smooth", "{run}", "--out", "{tmp}/x.docx"], "--out knows"),
     "no study": (["study", "nothing"], "no study 'nothing'"),
@@ -217,7 +235,10 @@ def test_bad_input_exits_with_two_and_one_sentence(trained, tmp_path, name, caps
     assert sorted(path.name for path in tmp_path.iterdir()) == before, "nothing is half-written"
 
 
-@pytest.mark.parametrize("command", ["fit", "forecast", "smooth", "sample", "score", "backtest", "report", "inspect", "study", "demo", "init"])
+@pytest.mark.parametrize(
+    "command",
+    ["fit", "forecast", "smooth", "sample", "score", "backtest", "report", "inspect", "study", "demo", "init"],
+)
 def test_help_has_an_example(command, capsys):
     assert run(command, "--help") == 0
     assert f"Example: arcta {command}" in capsys.readouterr().out
@@ -225,7 +246,17 @@ def test_help_has_an_example(command, capsys):
 
 def test_ctrl_c_in_training_saves_what_was_reached(tmp_path):
     table().to_csv(tmp_path / "a.csv", index=False)
-    words = ["fit", tmp_path / "a.csv", "--channels", "level", "--out", tmp_path / "run", "--steps", 10_000_000, "--no-report"]
+    words = [
+        "fit",
+        tmp_path / "a.csv",
+        "--channels",
+        "level",
+        "--out",
+        tmp_path / "run",
+        "--steps",
+        10_000_000,
+        "--no-report",
+    ]
     job = subprocess.Popen([sys.executable, "-m", "arcta.cli", *map(str, words)], stderr=subprocess.PIPE, text=True)
     assert job.stderr is not None
     deadline = time.time() + 240
@@ -280,13 +311,24 @@ def test_report_in_a_browser(trained, film, which, tmp_path):
         assert run("report", trained / "run", "--origins", 2, "-q") == 0
     page_path = (trained / "run" if which == "series" else film) / "report.html"
     assert page_path.stat().st_size < 10e6
-    wanted = ["The data", "Forecast against what was held out", "Calibration", "The latent state", "drift", "Training", "Parameters", "Settings"]
+    wanted = [
+        "The data",
+        "Forecast against what was held out",
+        "Calibration",
+        "The latent state",
+        "drift",
+        "Training",
+        "Parameters",
+        "Settings",
+    ]
     with playwright.sync_playwright() as driver:
         window = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = window.new_page(viewport={"width": 1100, "height": 1400})
         problems: list[str] = []
         requests: list[str] = []
-        page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None
+        )
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto(page_path.as_uri())

@@ -22,7 +22,8 @@ from arcta.start import in_modes, warm_start
 from arcta.windows import windows_of
 
 SPEC = arcta.LatentSDE(
-    latent_size=2, decoder="identity", encoder="window", lookahead=2, lookahead_dropout=0.0, partition_size=8, noise=0.2, activation="tanh",
+    latent_size=2, decoder="identity", encoder="window", lookahead=2, lookahead_dropout=0.0, partition_size=8, noise=0.2,
+    activation="tanh",
     encoder_sizes=(6,), drift_sizes=(8,), kernel_sizes=(4,), diffusion_start=0.5, lengthscale=2.0,
 )  # fmt: skip
 

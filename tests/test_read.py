@@ -45,7 +45,9 @@ def csv(**options) -> str:
     return frame().to_csv(index=False, **options)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "semicolon", "bom", "utf16", "parquet", "float32", "frame", "index", "zarr", "xarray", "npz"])
+@pytest.mark.parametrize(
+    "kind", ["csv", "tsv", "semicolon", "bom", "utf16", "parquet", "float32", "frame", "index", "zarr", "xarray", "npz"]
+)
 def test_every_format_gives_the_same_series(tmp_path, kind):
     if kind == "csv":
         source = write(tmp_path, "a.csv", csv())
@@ -82,7 +84,9 @@ def test_every_format_gives_the_same_series(tmp_path, kind):
         table = frame()
         np.savez(source, time=TIMES, level=table["level [m]"], count=COUNT, gate=table["gate"])
     names = ["level", "count", "gate"] if kind == "zarr" else None  # a store has no order of its own
-    series = arcta.read(source, time_unit="s", channels=names) if kind in ("zarr", "xarray", "npz") else arcta.read(source)
+    series = (
+        arcta.read(source, time_unit="s", channels=names) if kind in ("zarr", "xarray", "npz") else arcta.read(source)
+    )
     check(series)
     if kind != "npz":
         assert series.units[0] == "m"
@@ -165,7 +169,11 @@ def test_time_zones_and_daylight_saving_are_elapsed_time_and_come_back():
 
 
 def test_mixed_offsets_are_one_time_line(tmp_path):
-    path = write(tmp_path, "a.csv", "when,x\n2024-10-27T02:30:00+02:00,1\n2024-10-27T02:30:00+01:00,2\n2024-10-27T03:30:00+01:00,3\n")
+    path = write(
+        tmp_path,
+        "a.csv",
+        "when,x\n2024-10-27T02:30:00+02:00,1\n2024-10-27T02:30:00+01:00,2\n2024-10-27T03:30:00+01:00,3\n",
+    )
     with pytest.warns(UserWarning, match="mixes the offsets"):
         series = arcta.read(path)
     np.testing.assert_array_equal(series.times, [0, 1, 2])
@@ -175,7 +183,10 @@ def test_mixed_offsets_are_one_time_line(tmp_path):
 
 
 def test_clocks_set_back_need_a_zone(tmp_path):
-    rows = [f"2024-10-27 {h:02d}:{m:02d},{i}" for i, (h, m) in enumerate([(1, 30), (2, 0), (2, 30), (2, 0), (2, 30), (3, 0)])]
+    rows = [
+        f"2024-10-27 {h:02d}:{m:02d},{i}"
+        for i, (h, m) in enumerate([(1, 30), (2, 0), (2, 30), (2, 0), (2, 30), (3, 0)])
+    ]
     path = write(tmp_path, "a.csv", "date,x\n" + "\n".join(rows))
     with pytest.raises(ValueError, match=r"row 5 of a.csv .*time_zone="):
         arcta.read(path)
@@ -186,7 +197,7 @@ def test_clocks_set_back_need_a_zone(tmp_path):
 
 def test_some_dates_with_and_some_without_zone_are_refused(tmp_path):
     path = write(tmp_path, "a.csv", "date,x\n2024-01-01T00:00:00+01:00,1\n2024-01-01T01:00:00,2\n")
-    with pytest.raises(ValueError, match="row 3, column 'date' of a.csv"):
+    with pytest.raises(ValueError, match=r"row 3, column 'date' of a\.csv"):
         arcta.read(path)
 
 
@@ -263,12 +274,19 @@ def test_damaged_binary_files_are_named(tmp_path):
         (tmp_path / name).write_bytes(b"PK\x00\x01 not what it says \x00\xff")
         with pytest.raises(ValueError, match=name):
             arcta.read(tmp_path / name)
+    (tmp_path / "a.xlsx").write_bytes(b"x")
     with pytest.raises(ValueError, match="suffix"):
-        (tmp_path / "a.xlsx").write_bytes(b"x")
         arcta.read(tmp_path / "a.xlsx")
 
 
 def test_summary_in_words():
     text = describe(reading(frame(), Options()).series, ["a note"])
-    for word in ("12 rows", "step 0.5 s, regular", "level [m]: real, 92% observed", "count: counts", "gate: binary", "a note"):
+    for word in (
+        "12 rows",
+        "step 0.5 s, regular",
+        "level [m]: real, 92% observed",
+        "count: counts",
+        "gate: binary",
+        "a note",
+    ):
         assert word in text
