@@ -31,6 +31,16 @@ def new_figure(rows: int, columns: int = 1, *, width: float = 9.0, height: float
     return figure, axes
 
 
+def short_dates(axis: Axes, times: Any) -> None:
+    """Few ticks that do not run into each other, where the times are dates."""
+    if hasattr(times, "tz"):
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator(maxticks=8)
+        axis.xaxis.set_major_locator(locator)
+        axis.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+
+
 def label(name: str, unit: str) -> str:
     """`name [unit]`, or the bare name."""
     return f"{name} [{unit}]" if unit else name
@@ -51,6 +61,7 @@ def draw_bands(
         for i, sample in enumerate(paths):
             axis.plot(times, sample, color=ACCENT, linewidth=0.6, alpha=0.8, label="sample paths" if i == 0 else None)
     axis.plot(times, mean, color=ACCENT, linewidth=1.8, label="mean")
+    short_dates(axis, times)
 
 
 def draw_points(axis: Axes, times: np.ndarray, values: np.ndarray, *, color: str, name: str) -> None:
@@ -136,6 +147,7 @@ def data_overview(
         if cut is not None:
             axis.axvline(cut, color=INK, linewidth=1.0, linestyle="--")
         axis.set_ylabel(name, fontsize=9)
+        short_dates(axis, times)
     axes[-1, 0].set_xlabel(xlabel, fontsize=9)
     return figure
 
@@ -180,6 +192,7 @@ def states_over_time(
         axis.fill_between(times, low[:, i], high[:, i], color=ACCENT, alpha=0.25, linewidth=0)
         axis.plot(times, mean[:, i], color=ACCENT, linewidth=1.2)
         axis.set_ylabel(name, fontsize=9)
+        short_dates(axis, times)
     axes[-1, 0].set_xlabel(xlabel, fontsize=9)
     return figure
 

@@ -4,7 +4,7 @@
     k(t, t') = (1 − w) exp(−δ²/2ℓ²) + w exp(−|δ|/ℓ'),        δ = φ(t) − φ(t')
 
 w = 0 is the paper's kernel, smooth everywhere. The rough part lets v bend at the nodes, as the posterior of a rough process
-does: with w = 0 the diffusion learned from an Ornstein–Uhlenbeck process is less than half of the true one.
+does: with w = 0 the bound on an Ornstein–Uhlenbeck process is looser and the learned noise too large.
 
 t is rescaled to [−1, 1] over the window, ℓ is in units of its median node spacing, and deviations from the window's mean
 h̄ are interpolated: so neither short windows nor gaps pull v to zero. (An amplitude σ_f would only rescale σ_n², so there

@@ -76,6 +76,24 @@ class Prediction:
             columns |= {f"{channel} q{100 * q:g}": level[:, i] for q, level in levels.items()}
         return pd.DataFrame(columns, index=time_index(self.times, self.calendar, self.time_unit))
 
+    def to_xarray(self) -> Any:
+        """An xarray Dataset: `observations`, `signal` (sample, time, channel) and `states` (sample, time, axis)."""
+        try:
+            import xarray as xr
+        except ImportError:
+            raise ValueError("to_xarray needs xarray. Install it: pip install 'arcta[xarray]'.") from None
+        times = self.calendar.dates(self.times).tz_localize(None) if self.calendar else self.times
+        dims = ("sample", "time", "channel")
+        return xr.Dataset(
+            {
+                "observations": (dims, self.observations),
+                "signal": (dims, self.signal),
+                "states": (("sample", "time", "axis"), self.states),
+            },
+            coords={"time": np.asarray(times), "channel": list(self.channels)},
+            attrs={"series": self.name, "time_unit": self.time_unit},
+        )
+
     def plot(
         self,
         *,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: #1f2933; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
-p.lead { color: #52606d; margin-top: 0; } figure { margin: .6rem 0; } figure svg { width: 100%; height: auto; }
+p.lead { color: #52606d; margin-top: 0; } figure { margin: .6rem 0; } figure svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td, th { padding: .25rem .9rem .25rem 0; text-align: right; } th:first-child, td:first-child { text-align: left; }
 thead th { border-bottom: 2px solid #cbd2d9; } tbody tr { border-bottom: 1px solid #e4e7eb; }
@@ -86,12 +86,13 @@ def _versions() -> dict[str, str]:
 
 
 class Section(NamedTuple):
-    """A heading, a sentence, and a figure or HTML below it; `stem` names the figure's PNG."""
+    """A heading, a sentence, and a figure or HTML below it; `stem` names the figure's PNG, `above` is HTML before it."""
 
     heading: str
     body: Any
     stem: str = ""
     text: str = ""
+    above: str = ""
 
 
 def write_report(
@@ -121,7 +122,7 @@ def write_report(
             body.savefig(folder / "figures" / f"{section.stem}.png", dpi=130)
             body = f"<figure>{svg(body)}</figure>"
         text = f"<p class='note'>{html.escape(section.text)}</p>" if section.text else ""
-        parts.append(f"<section><h2>{html.escape(section.heading)}</h2>{text}{body}</section>")
+        parts.append(f"<section><h2>{html.escape(section.heading)}</h2>{text}{section.above}{body}</section>")
     parameters = fit.parameters().reset_index().to_dict("records")
     shown = parameters if len(parameters) <= 60 else parameters[:60]
     more = f"<p class='note'>and {len(parameters) - 60} more</p>" if len(parameters) > 60 else ""
@@ -198,8 +199,7 @@ def _data_section(fit: Fit) -> Section:
     text = (
         f"Series '{series.name}'; gaps are shaded, the dashed line is where training ended." if cut is not None else ""
     )
-    section = Section("The data", figure, "data", text)
-    return section._replace(body=f"<pre>{html.escape(words)}</pre><figure>{svg(figure)}</figure>", stem="data")
+    return Section("The data", figure, "data", text, f"<pre>{html.escape(words)}</pre>")
 
 
 def _near(series: Series, cut: float, span: float) -> Series:
