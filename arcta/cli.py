@@ -143,6 +143,8 @@ def _stored_options(fit: Fit, changes: dict[str, Any]) -> Configuration:
     from .config import Configuration
 
     stored = {f"data.{k}": v for k, v in fit.about.get("reading", {}).items() if v not in (None, [])}
+    if fit.summary.frame_shape is None and "data.variable" not in stored:
+        stored["data.channels"] = list(fit.summary.channels)
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items() if v is not None}
     return Configuration().replace(stored, "the run").replace(given, "command line")
 

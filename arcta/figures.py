@@ -48,7 +48,7 @@ def label(name: str, unit: str) -> str:
 
 def draw_bands(
     axis: Axes,
-    times: Float[np.ndarray, " n"],
+    times: Any,
     mean: Float[np.ndarray, " n"],
     bands: Sequence[tuple[float, Float[np.ndarray, " n"], Float[np.ndarray, " n"]]],
     paths: Float[np.ndarray, "k n"] | None = None,
@@ -64,7 +64,7 @@ def draw_bands(
     short_dates(axis, times)
 
 
-def draw_points(axis: Axes, times: np.ndarray, values: np.ndarray, *, color: str, name: str) -> None:
+def draw_points(axis: Axes, times: Any, values: np.ndarray, *, color: str, name: str) -> None:
     """Observations as dots; many of them as a picture inside the drawing, which would be megabytes otherwise."""
     axis.plot(times, values, ".", color=color, markersize=3, label=name, rasterized=len(times) > 800)
 
@@ -109,7 +109,7 @@ def phase_portrait(
     x, y = np.meshgrid(np.linspace(low[0], high[0], 25), np.linspace(low[1], high[1], 25))
     grid = np.stack([x.ravel(), y.ravel()], axis=1)
     velocities = {title: np.asarray(field(grid)).reshape(*x.shape, 2) for title, field in fields.items()}
-    top = max(np.linalg.norm(v, axis=-1).max() for v in velocities.values())
+    top = max(float(np.linalg.norm(v, axis=-1).max()) for v in velocities.values())
     figure, axes = new_figure(1, len(fields), width=4.6 * len(fields), height=4.0)
     for axis, (title, v) in zip(axes[0], velocities.items(), strict=True):
         speed = np.linalg.norm(v, axis=-1)

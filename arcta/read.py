@@ -841,8 +841,13 @@ def _from_dataset(dataset: Any, where: str, options: Options) -> Reading:
             f"{where} has no dimension '{options.series}' for series; its dimensions are "
             f"{', '.join(map(str, sizes))}. Use one of them."
         )
-    names = list(options.channels or []) + list(options.inputs)
-    variables = names or [str(n) for n in dataset.data_vars if time in dataset[n].dims]
+    every = [str(n) for n in dataset.data_vars if time in dataset[n].dims]
+    variables = [*options.channels, *options.inputs] if options.channels else every
+    absent = [name for name in (*variables, *options.inputs) if name not in every]
+    if absent:
+        raise ValueError(
+            f"{where} has no variable '{absent[0]}' along {time}; it has {', '.join(every)}. Use one of those names."
+        )
     ignored = [str(n) for n in dataset.data_vars if str(n) not in variables]
     if ignored:
         notes.append(f"{where}: {', '.join(ignored)} do not run along {time}; ignored.")

@@ -105,13 +105,22 @@ class Order(NamedTuple):
         return min(self.levels, MAX_LATENT // 2) if self.second else 0
 
 
+def _projected(x: np.ndarray, seen: np.ndarray, axes: np.ndarray) -> np.ndarray:
+    """Rows on the axes; where many channels are known, by least squares over those of them that were observed."""
+    plain = (x * seen) @ axes
+    if len(axes) < 8 or seen.all():
+        return plain
+    gram = np.einsum("ca,cb,nc->nab", axes, axes, seen, optimize=True) + 0.01 * np.eye(axes.shape[1])
+    return np.linalg.solve(gram, plain[..., None])[..., 0]
+
+
 def _smooth(data: Sequence[Series], scaling: Scaling, axes: Float[np.ndarray, "channels count"]) -> bool:
     """Whether differences along the axes grow like h² (smooth) rather than like h (rough) at short lags, noise set aside."""
     gaps, halves = [], []
     for item in data:
         rows = item.mask.any(axis=1)
         t = scaling.times(item.times[rows])
-        z = (scaling.values(item.values[rows]) * item.mask[rows]) @ axes
+        z = _projected(scaling.values(item.values[rows]), item.mask[rows] * 1.0, axes)
         for lag in range(1, min(9, len(t))):
             gaps.append(t[lag:] - t[:-lag])
             halves.append(0.5 * np.sum((z[lag:] - z[:-lag]) ** 2, axis=1))
