@@ -146,7 +146,8 @@ def _smooth(data: Sequence[Series], scaling: Scaling, axes: Float[np.ndarray, "c
 
 def latent_order(data: Sequence[Series], scaling: Scaling, bandwidth: float, noise: np.ndarray) -> Order:
     """Axes of the levels: principal components above the noise. Slopes are needed where the data is smooth and a quadratic
-    in the levels explains less than 70 % of them (noise set aside): a pendulum's angle does not say where it swings."""
+    in the levels explains less than 70 % of them, or less than half along some axis (noise set aside): a pendulum's angle
+    does not say where it swings."""
     levels, slopes, doubts = [], [], []
     for item in _chunks(data, 256, 8):
         x, seen = scaling.values(item.values), item.mask * 1.0
@@ -171,5 +172,7 @@ def latent_order(data: Sequence[Series], scaling: Scaling, bandwidth: float, noi
     rate = slope @ vectors[:, :count]
     blur = np.mean(doubt @ vectors[:, :count] ** 2, axis=0)
     fitted = design @ np.linalg.lstsq(design, rate, rcond=None)[0]
-    explained = np.var(fitted, axis=0).sum() / max(np.sum(np.maximum(np.var(rate, axis=0) - blur, 0.0)), 1e-12)
-    return Order(count, True, bool(explained < 0.7))
+    moving = np.maximum(np.var(rate, axis=0) - blur, 1e-12)
+    explained = np.var(fitted, axis=0) / moving
+    hidden = (explained < 0.5) & (moving > 1e-3 * moving.max())
+    return Order(count, True, bool(hidden.any() or np.var(fitted, axis=0).sum() < 0.7 * moving.sum()))

@@ -90,8 +90,8 @@ def contestants(name: str, rotation: bool) -> tuple[Callable[[], None], Callable
     if name == "mocap":
         data = waves(16, 300, 50)
         spec = arcta.LatentSDE(
-            latent_size=6, lookahead=2, partition_size=298, encoder_sizes=(30, 30, 15), decoder_sizes=(15, 30, 30),
-            drift_sizes=(30,), kernel_sizes=(32,), activation="tanh", rotation=rotation,
+            latent_size=6, encoder="window", decoder="mlp", lookahead=2, partition_size=298, encoder_sizes=(30, 30, 15),
+            decoder_sizes=(15, 30, 30), drift_sizes=(30,), kernel_sizes=(32,), activation="tanh", rotation=rotation,
         )  # fmt: skip
         other = TorchModel(
             50, 6, lookahead=2, encoder=(30, 30, 15), decoder=(15, 30, 30), drift=(30,), kernel=(32,), activation="tanh",
@@ -100,7 +100,7 @@ def contestants(name: str, rotation: bool) -> tuple[Callable[[], None], Callable
         return ours(spec, data, 10, 10), rival(other, np.linspace(-1, 1, 298), data[0].values, 10, 10)
     data = waves(1, 501, 2)
     spec = arcta.LatentSDE(
-        decoder="identity", noise=0.01, lookahead=0, partition_size=256, encoder_sizes=(32, 32), drift_sizes=(64, 64, 64),
+        decoder="identity", encoder="window", noise=0.01, lookahead=0, partition_size=256, encoder_sizes=(32, 32), drift_sizes=(64, 64, 64),
         kernel_sizes=(32, 32), activation="relu", rotation=rotation,
     )  # fmt: skip
     other = TorchModel(

@@ -161,7 +161,7 @@ def main() -> None:
         "machine": f"{platform.machine()}, 2 cores, jax {jax.__version__}",
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1))
+    options.out.write_text(json.dumps(result, indent=1).replace("NaN", "null"))
 
 
 if __name__ == "__main__":

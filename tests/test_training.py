@@ -28,6 +28,7 @@ DATA = arcta.datasets.lotka_volterra(seed=5, duration=12.0)
 TRAIN, TEST = arcta.split(DATA, time=9.0)
 SMALL = arcta.LatentSDE(
     decoder="identity",
+    encoder="window",
     noise=0.01,
     lookahead=1,
     partition_size=30,
@@ -331,7 +332,8 @@ misses = []
 jax.monitoring.register_event_listener(lambda event, **_: misses.append(event) if event.endswith("cache_misses") else None)
 import arcta
 train, test = arcta.split(arcta.datasets.lotka_volterra(seed=5, duration=6.0), time=4.0)
-fit = arcta.fit(arcta.LatentSDE(decoder="identity", partition_size=8), train, training=arcta.Training(steps=4), progress=False)
+model = arcta.LatentSDE(decoder="identity", encoder="window", partition_size=8)
+fit = arcta.fit(model, train, training=arcta.Training(steps=4), progress=False)
 fit.score(test, num_samples=4)
 print(len(misses))
 """

@@ -19,7 +19,9 @@ from arcta.model import build, summarise
 from arcta.sde import ParametricDrift
 
 QUICK = arcta.Training(steps=20, num_draws=1, num_times=4)
-TINY = arcta.LatentSDE(partition_size=16, encoder_sizes=(8,), decoder_sizes=(8,), drift_sizes=(8,), kernel_sizes=(4,))
+TINY = arcta.LatentSDE(  # the paper's encoder; the default one runs in test_cli.py
+    encoder="window", decoder="mlp", partition_size=16, encoder_sizes=(8,), decoder_sizes=(8,), drift_sizes=(8,), kernel_sizes=(4,)
+)  # fmt: skip
 
 
 def quick(spec, data, **options):
@@ -30,7 +32,12 @@ def known_ou(rate=1.0, q=0.5, noise=0.1, *, times):
     """A Fit whose model is an OU process known exactly: what it predicts has closed forms."""
     series = arcta.datasets.ornstein_uhlenbeck(times, rate=rate, diffusion=q, noise=noise, seed=1)
     spec = arcta.LatentSDE(
-        decoder="identity", noise=noise, drift=lambda t, z, p, u: [-rate * z[0]], lookahead=0, partition_size=16
+        decoder="identity",
+        encoder="window",
+        noise=noise,
+        drift=lambda t, z, p, u: [-rate * z[0]],
+        lookahead=0,
+        partition_size=16,
     )
     summary = summarise(spec, series)
     model = build(spec, summary, key=jax.random.key(0))
@@ -68,7 +75,12 @@ def test_drift_in_the_users_units_and_solver_order():
     times = np.linspace(0, 10, 101)
     values = np.stack([np.sin(times), np.cos(times)], axis=1)
     spec = arcta.LatentSDE(
-        decoder="identity", noise=0.01, drift=lambda t, z, p, u: [z[1], -z[0]], partition_size=50, lookahead=0
+        decoder="identity",
+        encoder="window",
+        noise=0.01,
+        drift=lambda t, z, p, u: [z[1], -z[0]],
+        partition_size=50,
+        lookahead=0,
     )
     summary = summarise(spec, arcta.Series(1000 + times, 3 + 5 * values))
     model = build(spec, summary, key=jax.random.key(0))
@@ -253,7 +265,8 @@ def test_physical_parameters_are_found_with_their_uncertainty():
     series = arcta.Series(times, truth + 0.05 * rng.standard_normal(truth.shape), channels=["x", "v"])
     priors = {"stiffness": arcta.LogNormal(1.0, 1.0), "damping": arcta.LogNormal(0.3, 1.0)}
     spec = arcta.LatentSDE(
-        decoder="identity", noise=0.05, lookahead=0, drift=lambda t, z, p, u: [z[1], -p["stiffness"] * z[0] - p["damping"] * z[1]],
+        decoder="identity", encoder="window", noise=0.05, lookahead=0,
+        drift=lambda t, z, p, u: [z[1], -p["stiffness"] * z[0] - p["damping"] * z[1]],
         parameters=priors, diffusion_start=1e-3,
     )  # fmt: skip
     fit = arcta.fit(
