@@ -180,7 +180,7 @@ class Fit:
         context = {item.name: item for item in self._given(given)}
         pairs = []
         for i, item in enumerate(self._given(test)):
-            if item.name not in context and len(context) == 1 == len(as_list(test)):
+            if given is not None and item.name not in context and len(context) == 1 == len(as_list(test)):
                 context = {item.name: next(iter(context.values()))}
             if item.name not in context:
                 raise ValueError(

@@ -100,8 +100,8 @@ def contestants(name: str, rotation: bool) -> tuple[Callable[[], None], Callable
         return ours(spec, data, 10, 10), rival(other, np.linspace(-1, 1, 298), data[0].values, 10, 10)
     data = waves(1, 501, 2)
     spec = arcta.LatentSDE(
-        decoder="identity", encoder="window", noise=0.01, lookahead=0, partition_size=256, encoder_sizes=(32, 32), drift_sizes=(64, 64, 64),
-        kernel_sizes=(32, 32), activation="relu", rotation=rotation,
+        decoder="identity", encoder="window", noise=0.01, lookahead=0, partition_size=256, encoder_sizes=(32, 32),
+        drift_sizes=(64, 64, 64), kernel_sizes=(32, 32), activation="relu", rotation=rotation,
     )  # fmt: skip
     other = TorchModel(
         2, 2, lookahead=0, encoder=(32, 32), decoder=None, drift=(64, 64, 64), kernel=(32, 32), activation="relu", noise=0.01,
