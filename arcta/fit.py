@@ -218,7 +218,11 @@ class Fit:
         scaling, own = self.summary.scaling, isinstance(self.model.decoder, Identity)
         z = np.atleast_2d(np.asarray(states, float))
         z = scaling.values(z) if own else z
-        u = scaling.known_inputs(np.asarray(inputs, float)) if inputs is not None else scaling.input_shift * 0
+        u = (
+            scaling.known_inputs(np.asarray(inputs, float).reshape(1, -1))[0]
+            if inputs is not None
+            else scaling.input_shift * 0
+        )
         t = 0.0 if time is None else (time - scaling.origin) / scaling.time_scale
         medians = self.model.drift.median()
         real = jnp.asarray(0.0).dtype

@@ -309,7 +309,7 @@ def test_command_line_demo_help_and_exit_codes(tmp_path):
     text = subprocess.run([*arcta_command, "demo", "--help"], capture_output=True, text=True, check=True).stdout
     assert "--out" in text
     assert "arcta demo" in text
-    assert "training seed" in text
+    assert "random seed" in text
     wrong = subprocess.run([*arcta_command, "demo", "--key", "x"], cwd=tmp_path, capture_output=True, text=True)
     assert wrong.returncode == 2
     assert "--key" in wrong.stdout + wrong.stderr
