@@ -292,7 +292,7 @@ def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Fore
         return np.broadcast_to(matrix, (max(n - 1, 0), *matrix.shape))
 
     for _ in range(iterations):
-        zz, zz_before, zz_after, cross = (np.zeros((size, size)) for _ in range(4))
+        zz_before, zz_after, cross = (np.zeros((size, size)) for _ in range(3))
         xz, grams, xx, seen = (
             np.zeros((channels, size)),
             np.zeros((channels, size, size)),
@@ -309,7 +309,7 @@ def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Fore
             cross = cross + s.cross.sum(axis=0) + s.mean[1:].T @ s.mean[:-1]
             grams = grams + np.einsum("nc,nab->cab", mask * 1.0, second, optimize=True)
             xz, xx, seen = xz + x.T @ s.mean, xx + (x**2).sum(axis=0), seen + mask.sum(axis=0)
-            zz, steps = zz + second.sum(axis=0), steps + len(g) - 1
+            steps += len(g) - 1
         A = np.linalg.solve(zz_before + 1e-6 * np.eye(size), cross.T).T
         Q = (zz_after - A @ cross.T - cross @ A.T + A @ zz_before @ A.T) / max(steps, 1)
         Q = 0.5 * (Q + Q.T) + 1e-6 * np.eye(size)

@@ -568,7 +568,8 @@ def backtest(
 @app.command
 def report(
     run: Run, *, horizon: Annotated[str | None, Parameter(help="The backtest's horizon.")] = None,
-    origins: Annotated[int, Parameter(help="The backtest's number of origins.")] = 8, key: Key = 1, quiet: Quiet = False,
+    origins: Annotated[int, Parameter(help="The backtest's number of origins.")] = 8, key: Key = 1,
+    as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Write report.html into the run's folder: one page that opens offline.
 
@@ -578,11 +579,13 @@ def report(
     from .report import report as write
 
     _say("arcta: writing the report", quiet)
-    print(write(fitted, run, horizon=duration(horizon, fitted) if horizon else None, num_origins=origins, key=key))
+    reach = duration(horizon, fitted) if horizon else None
+    page = str(write(fitted, run, horizon=reach, num_origins=origins, key=key))
+    print(json.dumps({"report": page}) if as_json else page)
 
 
 @app.command
-def inspect(run: Run, *, as_json: Json = False) -> None:
+def inspect(run: Run, *, as_json: Json = False, quiet: Quiet = False) -> None:
     """What is in a saved run: data, configuration, training, parameters.
 
     Example: arcta inspect run
@@ -606,6 +609,8 @@ def inspect(run: Run, *, as_json: Json = False) -> None:
         print(json.dumps(values, indent=1))
         return
     print(repr(fitted))
+    if quiet:
+        return
     print(describe(fitted.context, fitted.about.get("notes", ())))
     summary = fitted.summary
     print(
@@ -647,6 +652,8 @@ def init(
     config: Annotated[Path, Parameter(help="The file to write.")] = Path("arcta.toml"),
     *,
     force: Annotated[bool, Parameter(negative="", help="Overwrite it.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write the whole configuration with its defaults, to be edited and passed as --config.
 
@@ -658,7 +665,8 @@ def init(
     if config.exists() and not force:
         raise ValueError(f"{config} exists; pass --force to overwrite it.")
     write_atomically(config, to_toml(Configuration()).encode())
-    print(f"wrote {config}; use it with: arcta fit DATA --config {config}")
+    _say(f"use it with: arcta fit DATA --config {config}", quiet)
+    print(json.dumps({"configuration": str(config)}) if as_json else config)
 
 
 @app.command

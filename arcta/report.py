@@ -186,7 +186,7 @@ def _data_section(fit: Fit) -> Section:
             t, values, name = series.times, series.values.mean(axis=1), "mean pixel"
         else:
             values, name = series.values[seen, i], label(series.channels[i], series.units[i])
-        gaps = [(a, b) for a, b in _gaps(t, series.times)]
+        gaps: Any = _gaps(t, series.times)
         if series.calendar and gaps:
             gaps = list(zip(_shown(series, [a for a, _ in gaps]), _shown(series, [b for _, b in gaps]), strict=True))
         rows.append((name, _shown(series, t), values, gaps))

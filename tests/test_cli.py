@@ -241,7 +241,10 @@ def test_bad_input_exits_with_two_and_one_sentence(trained, tmp_path, name, caps
 )
 def test_help_has_an_example(command, capsys):
     assert run(command, "--help") == 0
-    assert f"Example: arcta {command}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"Example: arcta {command}" in text
+    assert "--quiet" in text
+    assert "--json" in text or "--out" in text, "a result that a machine can read"
 
 
 def test_ctrl_c_in_training_saves_what_was_reached(tmp_path):
