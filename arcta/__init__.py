@@ -1,5 +1,6 @@
 """arcta: latent stochastic differential equations from noisy time series, learned without a solver."""
 
+from . import baselines as baselines
 from . import datasets as datasets
 from .backtest import Backtest as Backtest
 from .backtest import backtest as backtest

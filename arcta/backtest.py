@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
-from .baselines import BASELINES, NAIVE, typical_step
+from .classical import BASELINES, NAIVE, typical_step
 from .fit import Fit, as_key
 from .metrics import entry_scores
 from .series import Series, as_list

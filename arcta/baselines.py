@@ -1,346 +1,559 @@
-"""Forecasts to beat: the last value, the last season, a vector autoregression and a linear state-space model.
+"""Rivals trained by solving differential equations, on diffrax, behind the same `fit`, `forecast` and `score`.
 
-Each is `fit` on training series and forecasts after a context; each returns a mean, a standard deviation of an
-observation and says so when it does not apply. NumPy only, nothing here knows of the latent SDE. The last two work on a
-regular grid of the data's typical step; values between grid points are held.
+    NeuralODE     ż = f(z) from the first observation of a window, x = z                                (Chen et al. 2018)
+    LatentODE     z(0) ~ q(z | window), ż = f(z), x ~ p(x | z)                                       (Rubanova et al. 2019)
+    SolvedSDE     dz = (f(z) + √q u(z, c)) dt + √q dβ as posterior, dz = f(z) dt + √q dβ as prior          (Li et al. 2020)
 
-    z_{k+1} = A z_k + w_k,   x_k = C z_k + v_k,   w ~ N(0, Q), v ~ N(0, R)        linear state space, by EM
-    x_k = c + Σ_p A_p x_{k−p} + e_k                                               VAR, ridge, order by held-out error
+    loss = −Σ_i log p(x_i | z(t_i)) + KL(q(z(0)) ‖ p(z(0))) + ½ ∫ ‖u‖² dt          of a window, one path of the solver each
+
+Gradients come from the adjoint equations (`gradient="adjoint"`) or from backpropagation through the solver's steps
+(`"backprop"`, checkpointed). The generative half is arcta's own `Model`, so what differs is the way of training alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, cast
 
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .series import Series
+from .fit import as_key, validation_pairs, validator
+from .forecast import check_finite, default_step
+from .metrics import Scores, score
+from .model import DataSummary, Draw, LatentSDE, Model, build, summarise
+from .nn import MLP
+from .objective import TrainingData, at
+from .posterior import gaussian_kl
+from .prediction import Prediction, check_channels, check_times, predict
+from .prior import Known
+from .series import Series, as_list
+from .solve import Grid, make_grid, path
+from .train import Row, Training, start, train
+from .windows import Window, last_window, windows_of
+
+Gradient = Literal["adjoint", "backprop"]
 
 
-class Smoothed(NamedTuple):
-    """What a Kalman smoother knows: means and covariances by time, the filter's last state, cov(z_{k+1}, z_k)."""
-
-    mean: Float[np.ndarray, "n size"]
-    covariance: Float[np.ndarray, "n size size"]
-    last_mean: Float[np.ndarray, " size"]
-    last_covariance: Float[np.ndarray, "size size"]
-    cross: Float[np.ndarray, "n_less_1 size size"]
+# Solving -------------------------------------------------------------------------------------------------------------
 
 
-def kalman_smoother(
-    transition: Float[np.ndarray, "steps size size"],
-    process: Float[np.ndarray, "steps size size"],
-    read_out: Float[np.ndarray, "channels size"],
-    noise: Float[np.ndarray, " channels"],
-    start_mean: Float[np.ndarray, " size"],
-    start_covariance: Float[np.ndarray, "size size"],
-    values: Float[np.ndarray, "n channels"],
-    mask: Bool[np.ndarray, "n channels"],
-) -> Smoothed:
-    """Rauch–Tung–Striebel smoother of a linear-Gaussian model, any entry of `values` missing.
+class Solution(NamedTuple):
+    """States at the times asked for, and the calls of the field on the way (forward)."""
 
-    `transition[k]` and `process[k]` lead from row k to row k + 1; `noise` holds the variance of each channel. The update
-    is in information form, so many channels cost no more than the state does.
+    states: Float[Array, ...]
+    evaluations: Int[Array, ""]
+
+
+def _adjoint(gradient: str, solver: Any, controller: Any) -> diffrax.AbstractAdjoint:
+    if gradient == "adjoint":
+        return diffrax.BacksolveAdjoint(solver=solver, stepsize_controller=controller)
+    return diffrax.RecursiveCheckpointAdjoint()
+
+
+def solve_ode(
+    field: Any,
+    initial: Float[Array, "*shape"],
+    times: Float[Array, " n"],
+    args: Any,
+    *,
+    tolerance: float = 1e-4,
+    gradient: Gradient = "adjoint",
+    max_steps: int = 4096,
+) -> Solution:
+    """ż = field(t, z, args) from z(times[0]) = `initial`, by Dormand–Prince 5(4) with adaptive steps.
+
+    All that is to be differentiated must come in through `initial` and `args`. Where `max_steps` do not suffice, states are
+    not finite.
     """
-    n, size = len(values), len(start_mean)
-    predicted, filtered = [], []
-    m, P = start_mean, start_covariance
-    weights = mask / noise
-    for k in range(n):
-        if k:
-            A = transition[k - 1]
-            m, P = A @ m, A @ P @ A.T + process[k - 1]
-        predicted.append((m, P))
-        weighted = read_out.T * weights[k]
-        P = np.linalg.inv(np.linalg.inv(P) + weighted @ read_out)
-        P = 0.5 * (P + P.T)
-        m = m + P @ (weighted @ (np.where(mask[k], values[k], 0.0) - read_out @ m))
-        filtered.append((m, P))
-    last = filtered[-1]
-    means, covariances, cross = np.empty((n, size)), np.empty((n, size, size)), np.empty((max(n - 1, 0), size, size))
-    means[-1], covariances[-1] = m, P = last
-    for k in range(n - 2, -1, -1):
-        m_f, P_f = filtered[k]
-        m_p, P_p = predicted[k + 1]
-        gain = np.linalg.solve(P_p, transition[k] @ P_f).T
-        cross[k] = P @ gain.T
-        m, P = m_f + gain @ (m - m_p), P_f + gain @ (P - P_p) @ gain.T
-        means[k], covariances[k] = m, P
-    return Smoothed(means, covariances, last[0], last[1], cross)
+    solver = diffrax.Dopri5()
+    controller = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+    solved = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        solver,
+        t0=times[0],
+        t1=times[-1],
+        dt0=None,
+        y0=initial,
+        args=args,
+        saveat=diffrax.SaveAt(ts=times),
+        stepsize_controller=controller,
+        adjoint=_adjoint(
+            gradient, solver, diffrax.PIDController(rtol=tolerance, atol=tolerance, norm=diffrax.adjoint_rms_seminorm)
+        ),
+        max_steps=max_steps,
+        throw=False,
+    )
+    # Six fresh stages a step (the seventh is the next step's first), one to begin with and two to choose the first step.
+    return Solution(jnp.asarray(solved.ys), 6 * jnp.asarray(solved.stats["num_steps"]) + 3)
 
 
-# Regular grids -------------------------------------------------------------------------------------------------------
+def solve_sde(
+    field: Any,
+    spread: Any,
+    initial: Float[Array, "*shape"],
+    times: Float[Array, " n"],
+    args: Any,
+    *,
+    step: float,
+    gradient: Gradient = "adjoint",
+    max_steps: int = 4096,
+    key: PRNGKeyArray,
+) -> Solution:
+    """dz = field(t, z, args) dt + spread(t, z, args) dβ, entry by entry, by Heun's scheme with steps of `step` at most.
+
+    The noise is additive, so Itô and Stratonovich agree and the stochastic adjoint may run the same scheme backwards along a
+    virtual Brownian tree.
+    """
+    solver = diffrax.Heun()
+    noise = diffrax.VirtualBrownianTree(times[0], times[-1], tol=step / 2, shape=initial.shape, key=key)
+
+    def control(t: Any, z: Array, args: Any) -> lineax.DiagonalLinearOperator:
+        return lineax.DiagonalLinearOperator(spread(t, z, args))
+
+    solved = diffrax.diffeqsolve(
+        diffrax.MultiTerm(diffrax.ODETerm(field), diffrax.ControlTerm(control, noise)),
+        solver,
+        t0=times[0],
+        t1=times[-1],
+        dt0=step,
+        y0=initial,
+        args=args,
+        saveat=diffrax.SaveAt(ts=times),
+        adjoint=_adjoint(gradient, solver, diffrax.ConstantStepSize()),
+        max_steps=max_steps,
+        throw=False,
+    )
+    return Solution(jnp.asarray(solved.ys), 2 * jnp.asarray(solved.stats["num_steps"]))
 
 
-class Grid(NamedTuple):
-    """A series on a regular grid from `start` on: the mean of what falls into each cell, NaN where nothing does."""
-
-    start: float
-    step: float
-    values: Float[np.ndarray, "n channels"]
-
-    def index(self, times: Float[np.ndarray, " n"]) -> np.ndarray:
-        return np.rint((times - self.start) / self.step).astype(int)
+# Models --------------------------------------------------------------------------------------------------------------
 
 
-def to_grid(series: Series, step: float, max_rows: int = 2000) -> Grid:
-    """The last `max_rows` cells of a series."""
-    seen = series.mask.any(axis=1)
-    last = series.times[seen][-1]
-    start = max(series.times[seen][0], last - (max_rows - 1) * step)
-    start = last - np.floor((last - start) / step + 1e-6) * step
-    rows = series.times >= start - 0.5 * step
-    cell = np.rint((series.times[rows] - start) / step).astype(int)
-    count = int(np.rint((last - start) / step)) + 1
-    inside = (cell >= 0) & (cell < count)
-    total, number = np.zeros((count, len(series.channels))), np.zeros((count, len(series.channels)))
-    np.add.at(total, cell[inside], series.values[rows][inside])
-    np.add.at(number, cell[inside], series.mask[rows][inside])
-    return Grid(float(start), step, np.where(number > 0, total / np.maximum(number, 1), np.nan))
+class Recognition(eqx.Module):
+    """A GRU that runs over a window from its last row to its first: what is still to come, at every row."""
+
+    cell: eqx.nn.GRUCell
+    last: eqx.nn.Linear
+
+    def __init__(self, num_channels: int, latent_size: int, hidden_size: int, *, key: PRNGKeyArray):
+        first, second = jax.random.split(key)
+        self.cell = eqx.nn.GRUCell(2 * num_channels + 1, hidden_size, key=first)
+        self.last = eqx.nn.Linear(hidden_size, 2 * latent_size, key=second)
+
+    def __call__(
+        self, window: Window
+    ) -> tuple[Float[Array, "rows hidden"], Float[Array, " latent"], Float[Array, " latent"]]:
+        """The hidden state at each row, and mean and log-variance of z at the first."""
+        times, values, mask, node = (jnp.asarray(x) for x in (window.times, window.values, window.mask, window.node))
+        steps = jnp.diff(times, append=times[-1:])[:, None]
+        rows = jnp.concatenate([jnp.where(mask, values, 0), mask.astype(values.dtype), steps], axis=1)
+
+        def read(hidden: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+            hidden = jnp.where(row[1], self.cell(row[0], hidden), hidden)
+            return hidden, hidden
+
+        hidden = jax.lax.scan(read, jnp.zeros(self.cell.hidden_size), (rows, node), reverse=True)[1]
+        mean, log_variance = jnp.split(self.last(hidden[0]), 2)
+        return hidden, mean, log_variance - 4.0
 
 
-def _filled(values: np.ndarray) -> np.ndarray:
-    """Gaps filled by straight lines, zeros where a channel has nothing."""
-    rows, result = np.arange(len(values)), np.zeros_like(values)
-    for c in range(values.shape[1]):
-        seen = np.isfinite(values[:, c])
-        if seen.any():
-            result[:, c] = np.interp(rows, rows[seen], values[seen, c])
-    return result
+class Clock(eqx.Module):
+    """The times of several windows as functions of the row, t(r), so that one solve serves them all however they are spaced.
+
+    Monotone cubics through the rows' times: t is smooth in r, so dz/dr = ṫ f is too, and any change of clock is exact.
+    """
+
+    times: Float[Array, "windows rows"]
+    rates: Float[Array, "windows rows"]
+
+    def __init__(self, windows: Window):
+        times, rows = jnp.asarray(windows.times), jnp.arange(windows.times.shape[1])
+        # Padding rows follow the last node closely; nothing is read from them.
+        last = jax.vmap(lambda window: window.last_node())(windows)[:, None]
+        end = jnp.take_along_axis(times, last, axis=1)
+        self.times = jnp.where(rows <= last, times, end + 0.01 * jnp.asarray(windows.spacing)[:, None] * (rows - last))
+        steps = jnp.diff(self.times, axis=1)
+        inner = 2 * steps[:, 1:] * steps[:, :-1] / (steps[:, 1:] + steps[:, :-1])
+        self.rates = jnp.concatenate([steps[:, :1], inner, steps[:, -1:]], axis=1)
+
+    def __call__(self, r: Float[Array, ""]) -> tuple[Float[Array, " windows"], Float[Array, " windows"]]:
+        """t and dt/dr at row r."""
+        i = jnp.clip(jnp.floor(r).astype(int), 0, self.times.shape[1] - 2)
+        x = r - i
+        t0, t1, m0, m1 = self.times[:, i], self.times[:, i + 1], self.rates[:, i], self.rates[:, i + 1]
+        t = t0 + (t1 - t0) * x**2 * (3 - 2 * x) + m0 * x * (1 - x) ** 2 - m1 * x**2 * (1 - x)
+        rate = 6 * (t1 - t0) * x * (1 - x) + m0 * (1 - x) * (1 - 3 * x) + m1 * x * (3 * x - 2)
+        return t, rate
 
 
-def typical_step(data: Sequence[Series]) -> float:
-    """The median step between observed rows."""
-    steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in data])
-    return float(np.median(steps)) if len(steps) else 1.0
+# The adjoint differentiates with respect to `args` alone, so nothing may come in by closure.
+def _prior_field(r: Array, z: Array, args: Any) -> Array:
+    """dz/dr of all windows, (windows, latent)."""
+    drift, parameters, begin, clock = args
+    t, rate = clock(r)
+    none = jnp.zeros((0,), z.dtype)
+    return rate[:, None] * jax.vmap(lambda t, z: drift(t, z, none, parameters))(begin + t, z)
 
 
-def season(data: Sequence[Series]) -> float | None:
-    """The period of the strongest repeat: the first high peak of the autocorrelation after its first dip below zero."""
-    step = typical_step(data)
-    longest = max(data, key=lambda item: len(item))
-    x = _filled(to_grid(longest, step, 20_000).values)
-    n = len(x)
-    if n < 16:
-        return None
-    x = x - x.mean(axis=0)
-    power = np.abs(np.fft.rfft(x, 2 * n, axis=0)) ** 2
-    scale = np.maximum(np.var(x, axis=0) * n, 1e-300)
-    correlation = np.mean(np.fft.irfft(power, axis=0)[:n] / scale, axis=1) * n / (n - np.arange(n))
-    below = np.flatnonzero(correlation < 0)
-    if not len(below):
-        return None
-    part = correlation[below[0] : n // 2]
-    if len(part) < 3:
-        return None
-    peaks = np.flatnonzero((part[1:-1] >= part[:-2]) & (part[1:-1] > part[2:])) + 1
-    high = [p for p in peaks if part[p] > max(0.3, 0.8 * part[peaks].max())]
-    return float((below[0] + high[0]) * step) if high else None
+def _posterior_field(r: Array, y: Array, args: Any) -> Array:
+    """The posterior's drift, and the rate of the path's KL in the last column."""
+    prior, control, q, context = args
+    ahead = context[:, jnp.clip(jnp.ceil(r).astype(int), 0, context.shape[1] - 1)]
+    u = jax.vmap(control)(jnp.concatenate([y[:, :-1], ahead], axis=1))
+    rate = prior[3](r)[1][:, None]
+    drift = _prior_field(r, y[:, :-1], prior) + rate * jnp.sqrt(q) * u
+    return jnp.concatenate([drift, 0.5 * rate * jnp.sum(u**2, axis=1, keepdims=True)], axis=1)
 
 
-# Forecasters: fit(train) → forecast(context, times) → (mean, standard deviation) --------------------------------------
-
-Forecast = tuple[Float[np.ndarray, "n channels"], Float[np.ndarray, "n channels"]]
-Forecaster = Callable[[Series, Float[np.ndarray, " n"]], Forecast]
-
-
-def _moments(train: Sequence[Series]) -> tuple[np.ndarray, np.ndarray]:
-    mask, values = np.concatenate([s.mask for s in train]), np.concatenate([s.values for s in train])
-    count = np.maximum(mask.sum(axis=0), 1)
-    mean = values.sum(axis=0) / count
-    return mean, np.maximum(np.sqrt(np.sum((values - mean) ** 2 * mask, axis=0) / count), 1e-9)
+def _posterior_spread(r: Array, y: Array, args: Any) -> Array:
+    prior, _, q, _ = args
+    return jnp.pad(jnp.sqrt(prior[3](r)[1][:, None] * q), ((0, 0), (0, 1)))
 
 
-def training_mean(train: Sequence[Series]) -> Forecaster:
-    """The mean and the spread of the training data, whatever came last."""
-    mean, spread = _moments(train)
-    return lambda context, times: (np.tile(mean, (len(times), 1)), np.tile(spread, (len(times), 1)))
+class Solved(eqx.Module):
+    """A rival: `model` holds drift, diffusion, decoder, likelihood and initial state; its encoder and kernel are unused.
+
+    Without `recognition` the state at a window's start is its first observation; without `control` the state moves along an
+    ODE.
+    """
+
+    model: Model
+    recognition: Recognition | None
+    control: MLP | None
+    gradient: Gradient = eqx.field(static=True, default="adjoint")
+    tolerance: float = eqx.field(static=True, default=1e-4)
+    substeps: int = eqx.field(static=True, default=2)
+    max_steps: int = eqx.field(static=True, default=4096)
+
+    def initial(self, window: Window, key: PRNGKeyArray) -> tuple[Array, Array, Array]:
+        """z at the window's start, KL(q ‖ p) of it, and the context of every row."""
+        rows = len(window.times)
+        if self.recognition is None:
+            first = jnp.where(jnp.asarray(window.mask)[0], jnp.asarray(window.values)[0], 0)
+            return first, jnp.zeros(()), jnp.zeros((rows, 0))
+        context, mean, log_variance = self.recognition(window)
+        noise = jax.random.normal(key, mean.shape, mean.dtype)
+        kl = gaussian_kl(mean, log_variance, self.model.initial.mean, self.model.initial.log_variance)
+        return mean + jnp.exp(0.5 * log_variance) * noise, kl, context
+
+    def through(self, windows: Window, draw: Draw, *, key: PRNGKeyArray) -> tuple[Solution, Float[Array, " windows"]]:
+        """The posterior's paths at the rows of some windows, (rows, windows, latent), and the KL of each."""
+        state_key, noise_key = jax.random.split(key)
+        z, kl, context = jax.vmap(self.initial)(windows, jax.random.split(state_key, len(windows.first)))
+        rows = jnp.arange(windows.times.shape[1], dtype=z.dtype)
+        prior = (self.model.drift, draw.parameters, jnp.asarray(windows.start), Clock(windows))
+        if self.control is None:
+            options = {"tolerance": self.tolerance, "gradient": self.gradient, "max_steps": self.max_steps}
+            return solve_ode(_prior_field, z, rows, prior, **options), kl
+        args = (prior, self.control, draw.diffusion, context)
+        options = {"gradient": self.gradient, "max_steps": self.max_steps, "step": 1 / self.substeps, "key": noise_key}
+        start = jnp.pad(z, ((0, 0), (0, 1)))
+        solution = solve_sde(_posterior_field, _posterior_spread, start, rows, args, **options)
+        last = jax.vmap(lambda window: window.last_node())(windows)
+        path_kl = solution.states[last, jnp.arange(len(last)), -1]
+        return Solution(solution.states[..., :-1], solution.evaluations), kl + path_kl
+
+    def terms(self, windows: Window, *, key: PRNGKeyArray) -> tuple[Array, Array, Array]:
+        """log-likelihood and KL of each window in nats, from one path, and the calls of the drift one after the other."""
+        draw_key, path_key = jax.random.split(key)
+        draw = self.model.draw(key=draw_key)
+        solution, kl = self.through(windows, draw, key=path_key)
+
+        def total(window: Window, states: Array) -> Array:
+            outputs = jax.vmap(lambda z: self.model.decode(z, draw))(states)
+            mask = jnp.asarray(window.mask) & jnp.asarray(window.scored)[:, None]
+            return self.model.likelihood.total(jnp.asarray(window.values).T, mask.T, outputs.T, draw.likelihood)
+
+        return jax.vmap(total)(windows, jnp.moveaxis(solution.states, 0, 1)), kl, solution.evaluations
+
+    def end_state(self, window: Window, draw: Draw, *, key: PRNGKeyArray) -> Float[Array, " latent"]:
+        """A draw of z at the window's last observation, where forecasts start."""
+        last = window.last_node()
+        if self.recognition is None:
+            return jnp.where(jnp.asarray(window.mask)[last], jnp.asarray(window.values)[last], 0)
+        stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], window)
+        return self.through(stacked, draw, key=key)[0].states[last, 0]
 
 
-def last_value(train: Sequence[Series]) -> Forecaster:
-    """The last observed value of each channel; the spread is that of a random walk with the training data's steps, at most
-    √2 times the training data's own."""
-    step = typical_step(train)
-    mean, spread = _moments(train)
-    grids = [to_grid(item, step).values for item in train]
-    with np.errstate(all="ignore"):
-        jumps = np.sqrt(np.nan_to_num(np.nanmean(np.concatenate([np.diff(g, axis=0) for g in grids]) ** 2, axis=0)))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NeuralODE:
+    """A neural ODE in the data's own coordinates, trained on short windows from their first observation.
 
-    def forecast(context: Series, times: np.ndarray) -> Forecast:
-        held = np.array(
-            [context.values[seen, c][-1] if (seen := context.mask[:, c]).any() else mean[c] for c in range(len(mean))]
+    !!! example
+
+        >>> import arcta
+        >>> train, test = arcta.split(arcta.datasets.lotka_volterra(), at=0.8)
+        >>> rival = arcta.baselines.NeuralODE(drift_sizes=(16,))
+        >>> fit = arcta.fit(rival, train, training=arcta.Training(steps=2), progress=False)
+        >>> fit.forecast(test.times, num_samples=1)
+        Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 1 samples)
+    """
+
+    drift_sizes: tuple[int, ...] = (64, 64, 64)
+    activation: str = "silu"
+    noise: str | float = "learned"
+    partition_size: int = 8
+    gradient: Gradient = "adjoint"
+    tolerance: float = 1e-4
+    max_steps: int = 4096
+
+    def fit(self, data: Series | Sequence[Series], **options: Any) -> SolverFit:
+        return _fit(
+            self, LatentSDE(decoder="identity", **_shared(self)), data, stochastic=False, encode=False, **options
         )
-        walk = jumps * np.sqrt(np.maximum(times - context.times[-1], step) / step)[:, None]
-        return np.tile(held, (len(times), 1)), np.clip(walk, 1e-9, 1.41 * spread)
-
-    return forecast
 
 
-def last_season(train: Sequence[Series]) -> Forecaster | None:
-    """What was observed one period before (or two, …); None if nothing repeats."""
-    period = season(train)
-    if period is None:
-        return None
-    mean, spread = _moments(train)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatentODE:
+    """A latent ODE: a GRU reads a window backwards, its state at the start is solved forward and decoded."""
 
-    def before(context: Series, times: np.ndarray) -> np.ndarray:
-        result = np.empty((len(times), len(mean)))
-        for c in range(len(mean)):
-            seen = context.mask[:, c]
-            t, x = context.times[seen], context.values[seen, c]
-            if not len(t):
-                result[:, c] = mean[c]
-                continue
-            back = times - period * np.ceil(np.maximum(times - t[-1], 0) / period)
-            result[:, c] = np.interp(back, t, x)
-        return result
+    latent_size: int | None = None
+    decoder: Any = "mlp"
+    likelihood: str | Mapping[str, str] = "auto"
+    drift_sizes: tuple[int, ...] = (64, 64)
+    decoder_sizes: tuple[int, ...] = (32, 32)
+    hidden_size: int = 32
+    activation: str = "silu"
+    noise: str | float = "learned"
+    partition_size: int = 64
+    gradient: Gradient = "adjoint"
+    tolerance: float = 1e-4
+    max_steps: int = 4096
 
-    errors = []
-    for item in train:
-        inside = item.times > item.times[0] + period
-        if inside.any():
-            shifted = Series(item.times + period, np.where(item.mask, item.values, np.nan))
-            miss = before(shifted, item.times[inside]) - item.values[inside]
-            errors.append(np.where(item.mask[inside], miss, np.nan))
-    with np.errstate(all="ignore"):
-        scatter = np.sqrt(np.nan_to_num(np.nanmean(np.concatenate(errors) ** 2, axis=0))) if errors else spread
-    scatter = np.where(scatter > 0, scatter, spread)
-    return lambda context, times: (before(context, times), np.tile(scatter, (len(times), 1)))
+    def fit(self, data: Series | Sequence[Series], **options: Any) -> SolverFit:
+        return _fit(self, _latent(self), data, stochastic=False, encode=True, **options)
 
 
-def _autoregression(rows: Sequence[np.ndarray], order: int, ridge: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coefficients (order·channels, channels) of standardised rows, and design and target they were fitted on."""
-    lagged = [np.concatenate([x[order - p - 1 : len(x) - p - 1] for p in range(order)], axis=1) for x in rows]
-    design, target = np.concatenate(lagged), np.concatenate([x[order:] for x in rows])
-    gram = design.T @ design + ridge * len(design) * np.eye(design.shape[1])
-    return np.linalg.solve(gram, design.T @ target), design, target
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SolvedSDE:
+    """A latent SDE trained through a solver: the stochastic adjoint, or backpropagation.
+
+    A GRU reads a window backwards; its hidden state steers the posterior's drift. `substeps` steps of Heun's scheme are taken
+    in the median step between observations.
+    """
+
+    latent_size: int | None = None
+    decoder: Any = "mlp"
+    likelihood: str | Mapping[str, str] = "auto"
+    drift_sizes: tuple[int, ...] = (64, 64)
+    decoder_sizes: tuple[int, ...] = (32, 32)
+    hidden_size: int = 32
+    activation: str = "silu"
+    noise: str | float = "learned"
+    diffusion_start: float = 1e-2
+    partition_size: int = 64
+    gradient: Gradient = "adjoint"
+    substeps: int = 2
+    max_steps: int = 4096
+
+    def fit(self, data: Series | Sequence[Series], **options: Any) -> SolverFit:
+        spec = dataclasses.replace(_latent(self), diffusion_start=self.diffusion_start)
+        return _fit(self, spec, data, stochastic=True, encode=True, **options)
 
 
-def vector_autoregression(train: Sequence[Series]) -> Forecaster | None:
-    """VAR on the regular grid, ridge-regularised; order and ridge by the error on the last fifth of the training data."""
-    step = typical_step(train)
-    mean, spread = _moments(train)
-    rows = [_filled((to_grid(item, step).values - mean) / spread) for item in train]
-    rows = [x for x in rows if len(x) > 12]
-    if not rows:
-        return None
-    heads = [x[: int(0.8 * len(x))] for x in rows]
-    best, choice = np.inf, (1, 1e-2)
-    for order in (1, 2, 4, 8):
-        if any(len(x) <= 2 * order + 2 for x in heads) or order * len(mean) > 400:
-            continue
-        for ridge in (1e-3, 1e-2, 1e-1):
-            coefficients, *_ = _autoregression(heads, order, ridge)
-            tails = [x[int(0.8 * len(x)) - order :] for x in rows]
-            _, design, target = _autoregression(tails, order, ridge)
-            error = float(np.mean((design @ coefficients - target) ** 2))
-            if error < best:
-                best, choice = error, (order, ridge)
-    order, ridge = choice
-    coefficients, design, target = _autoregression(rows, order, ridge)
-    noise = (target - design @ coefficients).std(axis=0)
-
-    def forecast(context: Series, times: np.ndarray) -> Forecast:
-        grid = to_grid(context, step, 4 * order + 8)
-        past = _filled((grid.values - mean) / spread)
-        past = np.concatenate([np.zeros((max(order - len(past), 0), len(mean))), past])
-        ahead = np.maximum(grid.index(times) - (len(grid.values) - 1), 0)
-        rng = np.random.default_rng(0)
-        state = np.tile(past[-order:][::-1].reshape(1, -1), (65, 1))  # path 0 carries the mean
-        paths = [state[:, : len(mean)]]
-        for _ in range(int(ahead.max())):
-            kicks = noise * rng.standard_normal((65, len(mean)))
-            kicks[0] = 0
-            fresh = np.clip(state @ coefficients + kicks, -20, 20)
-            state = np.concatenate([fresh, state[:, : -len(mean)]], axis=1) if order > 1 else fresh
-            paths.append(fresh)
-        chosen = np.stack(paths)[ahead]
-        return mean + spread * chosen[:, 0], spread * np.maximum(chosen[:, 1:].std(axis=1), 1e-6)
-
-    return forecast
+Rival = NeuralODE | LatentODE | SolvedSDE
 
 
-def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Forecaster | None:
-    """A linear-Gaussian state-space model by expectation–maximisation on the regular grid, gaps left as gaps."""
-    step = typical_step(train)
-    mean, spread = _moments(train)
-    grids = [(to_grid(item, step, 1000).values - mean) / spread for item in train][:8]
-    grids = [g for g in grids if len(g) > 12]
-    if not grids:
-        return None
-    channels = len(mean)
-    size = min(max(2, 2 * channels), 8)
-    filled = [_filled(g) for g in grids]
-    if channels >= size:
-        vectors = np.linalg.svd(np.concatenate(filled), full_matrices=False)[2][:size]
-        C, scores = vectors.T, [x @ vectors.T for x in filled]
-    else:
-        lags = -(-size // channels)
-        stacked = [
-            np.concatenate([x[lags - 1 - p : len(x) - p] for p in range(lags)], axis=1)[:, :size] for x in filled
-        ]
-        C, scores = np.eye(channels, size), stacked
-    before, after = np.concatenate([z[:-1] for z in scores]), np.concatenate([z[1:] for z in scores])
-    A = np.linalg.solve(before.T @ before + 1e-3 * len(before) * np.eye(size), before.T @ after).T
-    Q = np.diag((after - before @ A.T).var(axis=0) + 1e-3)
-    R = np.full(channels, 0.1)
-    m0, P0 = np.zeros(size), np.eye(size)
+def _shared(rival: Rival) -> dict[str, Any]:
+    names = ("drift_sizes", "activation", "noise", "partition_size")
+    return {"encoder": "window", "lookahead": 0, "drift": "plain", **{name: getattr(rival, name) for name in names}}
 
-    def constant(matrix: np.ndarray, n: int) -> np.ndarray:
-        return np.broadcast_to(matrix, (max(n - 1, 0), *matrix.shape))
 
-    for _ in range(iterations):
-        zz_before, zz_after, cross = (np.zeros((size, size)) for _ in range(3))
-        xz, grams, xx, seen = (
-            np.zeros((channels, size)),
-            np.zeros((channels, size, size)),
-            np.zeros(channels),
-            np.zeros(channels),
+def _latent(rival: LatentODE | SolvedSDE) -> LatentSDE:
+    names = ("latent_size", "decoder", "likelihood", "decoder_sizes")
+    return LatentSDE(**_shared(rival), **{name: getattr(rival, name) for name in names})
+
+
+def assemble(
+    rival: Rival, spec: LatentSDE, summary: DataSummary, *, stochastic: bool, encode: bool, key: PRNGKeyArray
+) -> Solved:
+    """The untrained module of a rival."""
+    build_key, read_key, control_key = jax.random.split(key, 3)
+    model = build(spec, summary, key=build_key)
+    model = eqx.tree_at(lambda m: (m.encoder, m.kernel), model, (None, None))
+    if not stochastic:
+        model = eqx.tree_at(lambda m: m.diffusion.level, model, Known(jnp.zeros(summary.latent_size)))
+    size, hidden = summary.latent_size, getattr(rival, "hidden_size", 0)
+    own = {
+        name: getattr(rival, name)
+        for name in ("gradient", "tolerance", "substeps", "max_steps")
+        if hasattr(rival, name)
+    }
+    return Solved(
+        model,
+        Recognition(len(summary.channels), size, hidden, key=read_key) if encode else None,
+        MLP((size + hidden, 32, size), spec.activation, zero_last=True, key=control_key) if stochastic else None,
+        **own,
+    )
+
+
+class SolverObjective(eqx.Module):
+    """The loss of a rival: −(log-likelihood − weight · KL) of `batch_size` windows, per observed entry of the whole data."""
+
+    batch_size: int = eqx.field(static=True, default=10)
+    kl_weight: float = eqx.field(static=True, default=1.0)
+    kl_ramp: int = eqx.field(static=True, default=0)
+
+    def __call__(
+        self, solved: Solved, data: TrainingData, step: Int[Array, ""], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+        total = len(data.windows.first)
+        batch = min(self.batch_size, total)
+        choose, estimate = jax.random.split(key)
+        index = jax.random.randint(choose, (batch,), 0, total)
+        fit, kl, calls = solved.terms(at(data.windows, index), key=estimate)
+        scale = total / batch
+        weight = self.kl_weight * jnp.clip((step + 1) / max(self.kl_ramp, 1), 0.0, 1.0)
+        terms = {
+            "log_likelihood": scale * jnp.sum(fit),
+            "path_kl": scale * jnp.sum(kl),
+            "parameter_kl": solved.model.parameter_kl(),
+            # Values of the drift at single points, and calls one after the other: all windows of a batch go in one solve.
+            "drift_evaluations": (batch * calls).astype(float),
+            "sequential_evaluations": calls.astype(float),
+        }
+        bound = terms["log_likelihood"] - weight * (terms["path_kl"] + terms["parameter_kl"])
+        return -bound / data.observed, terms
+
+
+@eqx.filter_jit
+def _paths(solved: Solved, window: Window, grid: Grid, num_samples: int, key: PRNGKeyArray) -> tuple[Array, Draw]:
+    def one(key: PRNGKeyArray) -> tuple[Array, Draw]:
+        draw_key, state_key, path_key = jax.random.split(key, 3)
+        draw = solved.model.draw(key=draw_key)
+        z = solved.end_state(window, draw, key=state_key)
+        return path(solved.model, draw, z, grid, key=path_key), draw
+
+    return jax.vmap(one)(jax.random.split(key, num_samples))
+
+
+def _forecast(
+    solved: Solved,
+    summary: DataSummary,
+    series: Series,
+    times: Any,
+    *,
+    num_samples: int = 256,
+    key: PRNGKeyArray,
+    **_: Any,
+) -> Prediction:
+    check_channels(summary, series)
+    ahead, scaling = check_times(times, summary.calendar), summary.scaling
+    last = float(series.times[series.mask.any(axis=1)][-1])
+    if ahead[0] <= last:
+        raise ValueError(f"a forecast goes forward from t={last:g}; got t={ahead[0]:g}. Ask for later times.")
+    begin, since = (last - scaling.origin) / scaling.time_scale, (ahead - last) / scaling.time_scale
+    grid = make_grid(begin, since, default_step(summary), np.zeros(0), np.zeros((0, 0)))
+    window = jax.tree.map(jnp.asarray, last_window(series, scaling, size=summary.partition_size, lookahead=0))
+    path_key, decode_key = jax.random.split(key)
+    states, draws = _paths(solved, window, grid, num_samples, path_key)
+    check_finite(states)
+    return predict(solved.model, summary, series.name, ahead, states, draws, key=decode_key)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SolverFit:
+    """A trained rival: `forecast` and `score` as those of `Fit`; `history` with the drift's evaluations so far, forward only."""
+
+    spec: Rival
+    summary: DataSummary
+    solved: Solved
+    training: Training
+    context: list[Series]
+    history: list[Row]
+    stopped: str
+    seconds: float
+    compile_seconds: float
+
+    def __repr__(self) -> str:
+        return f"SolverFit({type(self.spec).__name__}, {self.training.steps} steps, {self.stopped})"
+
+    def forecast(
+        self,
+        times: Any,
+        *,
+        given: Series | Sequence[Series] | None = None,
+        num_samples: int = 256,
+        key: int | PRNGKeyArray = 0,
+    ) -> Any:
+        """What comes after the training series, or after `given`; several series give a dictionary by name."""
+        series, options = self.context if given is None else as_list(given), {"num_samples": num_samples}
+        found = {
+            item.name: _forecast(
+                self.solved, self.summary, item, times, **options, key=jax.random.fold_in(as_key(key), i)
+            )
+            for i, item in enumerate(series)
+        }
+        return found if len(series) > 1 else next(iter(found.values()))
+
+    def score(self, test: Series | Sequence[Series], *, given: Any = None, key: int | PRNGKeyArray = 0) -> Scores:
+        """Forecast `test` from the training series (or `given`) of the same name and compare."""
+        context = {item.name: item for item in (self.context if given is None else as_list(given))}
+        pairs = []
+        for item in as_list(test):
+            if item.name not in context:
+                raise ValueError(f"score needs a context to forecast '{item.name}' from. Pass given= with that name.")
+            pairs.append((_forecast(self.solved, self.summary, context[item.name], item.times, key=as_key(key)), item))
+        return score(pairs)
+
+
+def _cumulative(history: list[Row]) -> list[Row]:
+    """Evaluations so far, from their means per step."""
+    rows, before = [], {"drift_evaluations": 0.0, "sequential_evaluations": 0.0}
+    last = 0
+    for row in history:
+        before = {name: before[name] + row[name] * (row["step"] - last) for name in before}
+        rows.append({**row, **before})
+        last = row["step"]
+    return rows
+
+
+def _fit(
+    rival: Rival,
+    spec: LatentSDE,
+    data: Series | Sequence[Series],
+    *,
+    stochastic: bool,
+    encode: bool,
+    key: int | PRNGKeyArray = 0,
+    validation: Series | Sequence[Series] | None = None,
+    training: Training = Training(batch_size=10),
+    progress: bool = True,
+) -> SolverFit:
+    series = as_list(data)
+    summary = summarise(spec, series)
+    if summary.input_names:
+        raise ValueError(
+            f"{type(rival).__name__} takes no known inputs; the data has {', '.join(summary.input_names)}."
         )
-        steps = 0
-        for g in grids:
-            mask = np.isfinite(g)
-            x = np.where(mask, g, 0.0)
-            s = kalman_smoother(constant(A, len(g)), constant(Q, len(g)), C, R, m0, P0, x, mask)
-            second = s.covariance + s.mean[:, :, None] * s.mean[:, None, :]
-            zz_before, zz_after = zz_before + second[:-1].sum(axis=0), zz_after + second[1:].sum(axis=0)
-            cross = cross + s.cross.sum(axis=0) + s.mean[1:].T @ s.mean[:-1]
-            grams = grams + np.einsum("nc,nab->cab", mask * 1.0, second, optimize=True)
-            xz, xx, seen = xz + x.T @ s.mean, xx + (x**2).sum(axis=0), seen + mask.sum(axis=0)
-            steps += len(g) - 1
-        A = np.linalg.solve(zz_before + 1e-6 * np.eye(size), cross.T).T
-        Q = (zz_after - A @ cross.T - cross @ A.T + A @ zz_before @ A.T) / max(steps, 1)
-        Q = 0.5 * (Q + Q.T) + 1e-6 * np.eye(size)
-        C = np.linalg.solve(grams + 1e-3 * np.eye(size), xz[..., None])[..., 0]
-        R = (xx - 2 * np.sum(C * xz, axis=1) + np.einsum("ca,cab,cb->c", C, grams, C)) / np.maximum(seen, 1)
-        R = np.maximum(R, 1e-4)
-    radius = np.abs(np.linalg.eigvals(A)).max()
-    A = A / max(radius, 1.0)
-
-    def forecast(context: Series, times: np.ndarray) -> Forecast:
-        grid = to_grid(context, step, 300)
-        g = (grid.values - mean) / spread
-        mask = np.isfinite(g)
-        s = kalman_smoother(constant(A, len(g)), constant(Q, len(g)), C, R, m0, P0, np.where(mask, g, 0.0), mask)
-        m, P = s.last_mean, s.last_covariance
-        ahead = np.maximum(grid.index(times) - (len(g) - 1), 0)
-        means, variances = [C @ m], [np.einsum("ca,ab,cb->c", C, P, C) + R]
-        for _ in range(int(ahead.max())):
-            m, P = A @ m, A @ P @ A.T + Q
-            means.append(C @ m)
-            variances.append(np.einsum("ca,ab,cb->c", C, P, C) + R)
-        return mean + spread * np.array(means)[ahead], spread * np.sqrt(np.array(variances)[ahead])
-
-    return forecast
-
-
-BASELINES: dict[str, Callable[[Sequence[Series]], Forecaster | None]] = {
-    "training mean": training_mean,
-    "last value": last_value,
-    "last season": last_season,
-    "VAR": vector_autoregression,
-    "linear state space": linear_state_space,
-}
-NAIVE = ("training mean", "last value", "last season")
+    build_key, train_key = jax.random.split(as_key(key))
+    solved = assemble(rival, spec, summary, stochastic=stochastic, encode=encode, key=build_key)
+    windows = TrainingData(windows_of(series, summary.scaling, size=summary.partition_size, lookahead=0))
+    held_out = [] if validation is None else as_list(validation)
+    outcome = train(
+        SolverObjective(training.batch_size, training.kl_weight, round(training.kl_ramp * training.steps)),
+        start(solved, training, key=train_key),
+        windows,
+        training,
+        validate=validator(validation_pairs(series, held_out), summary, _forecast) if held_out else None,
+        progress=progress,
+    )
+    best = training.select == "best" and outcome.best.model is not None
+    return SolverFit(
+        spec=rival,
+        summary=summary,
+        solved=cast(Solved, outcome.best.model if best else outcome.state.model),
+        training=training,
+        context=series,
+        history=_cumulative(outcome.history),
+        stopped=outcome.stopped,
+        seconds=outcome.seconds,
+        compile_seconds=outcome.compile_seconds,
+    )

@@ -625,26 +625,39 @@ def inspect(run: Run, *, as_json: Json = False, quiet: Quiet = False) -> None:
 @app.command
 def study(
     name: Annotated[str | None, Parameter(help="Which one; without a name they are listed.")] = None,
-    *, out: Annotated[Path | None, Parameter(help="Where to store the result.")] = None, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    *,
+    seeds: Annotated[int | None, Parameter(help="How many seeds; default: the study's own number.")] = None,
+    quick: Annotated[bool, Parameter(negative="", help="A smoke version of less than a minute.")] = False,
+    data: Annotated[
+        Path | None, Parameter(help="The data file of a study that needs one (mocap: mocap35.mat).")
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="Where to store result and figures.")] = None,
+    quiet: Quiet = False,
+) -> None:
     """Studies with stored results: run one by name, or list them. They live beside the package, in a clone of the repository.
 
-    Example: arcta study families
+    What the result file in the folder has already is not run again.
+
+    Example: arcta study lotka-volterra --quick
     """
     import runpy
 
-    folder = Path(__file__).parent.parent / "studies"
-    known = sorted(path.stem for path in folder.glob("*.py")) if folder.is_dir() else []
+    from .study import FOLDER, Study, known
+
     if name is None:
-        print("\n".join(known) if known else "no studies here: they come with a clone of the repository")
+        print("\n".join(known()) or "no studies here: they come with a clone of the repository")
         return
-    if name not in known:
+    if name not in known():
         raise ValueError(
-            f"there is no study '{name}'; known are {', '.join(known) or 'none here (use a clone of the repository)'}."
+            f"there is no study '{name}'; known are {', '.join(known()) or 'none here (use a clone of the repository)'}."
         )
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"--seeds must be at least 1; got {seeds}. Leave it out for the study's own number.")
     compilation_cache()
-    sys.argv = [name, *(["--out", str(out)] if out else []), *(["--quiet"] if quiet else [])]
-    runpy.run_path(str(folder / f"{name}.py"), run_name="__main__")
+    folder = out or FOLDER / ("quick" if quick else "results") / name
+    chosen = Study(name, folder, quick=quick, seeds=seeds, data=data, quiet=quiet)
+    runpy.run_path(str(FOLDER / f"{name.replace('-', '_')}.py"))["run"](chosen)
+    print(f"\n{chosen.file}")
 
 
 @app.command

@@ -6,6 +6,7 @@ Each generator returns plain `Series` and, where a study needs it, the noise-fre
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -88,6 +89,65 @@ def ornstein_uhlenbeck(
         z = decay * z + np.sqrt(variance * (1 - decay**2)) * rng.standard_normal()
         path.append(z)
     return Series(times, np.array(path) + noise * rng.standard_normal(len(times)), name="ou")
+
+
+def four_species_drift(z: Float[np.ndarray, "*n 4"]) -> Float[np.ndarray, "*n 4"]:
+    """Two prey x, two predators y that compete, each prey with a carrying capacity: the paper's appendix on Monte Carlo."""
+    alpha, beta, gamma, capacity = (0.3, 0.3), (0.6, 0.3), (0.3, 0.6), (1.5, 1.5)
+    delta, epsilon, xi, nu = (1.0, 1.0), (0.6, 0.3), (0.3, 0.6), (0.05, 0.025)
+    x, y = (z[..., 0], z[..., 1]), (z[..., 2], z[..., 3])
+    prey = [x[i] * (alpha[i] - beta[i] * y[0] - gamma[i] * y[1]) * (1 - x[i] / capacity[i]) for i in range(2)]
+    rival = (-nu[0] * y[1], nu[1] * y[0])
+    predators = [y[i] * (-delta[i] + epsilon[i] * x[0] + xi[i] * x[1] + rival[i]) for i in range(2)]
+    return np.stack([*prey, *predators], axis=-1)
+
+
+def four_species(*, seed: int = 0, duration: float = 350.0, rate: float = 10.0, noise: float = 0.01) -> Series:
+    """Four species with dispersion 1e-3 from (0.9, 0.8, 0.2, 0.1), observed `rate` times per unit of time with noise."""
+    rng = np.random.default_rng(seed)
+    times = np.arange(round(duration * rate) + 1) / rate
+    start = np.array([0.9, 0.8, 0.2, 0.1])
+    truth = simulate(four_species_drift, start, times, dispersion=1e-3, substeps=10, rng=rng)
+    values = truth + noise * rng.standard_normal(truth.shape)
+    return Series(times, values, channels=("prey 1", "prey 2", "predator 1", "predator 2"), name="four-species")
+
+
+def pendulum_frames(angles: Float[np.ndarray, " n"], *, size: int = 32) -> Float[np.ndarray, "n height width"]:
+    """Black and white frames of a thick rod that hangs from the centre, 1 on the rod and 0 elsewhere."""
+    y, x = np.mgrid[:size, :size] + 0.5 - size / 2
+    along = np.sin(angles)[:, None, None] * x + np.cos(angles)[:, None, None] * y
+    across = np.cos(angles)[:, None, None] * x - np.sin(angles)[:, None, None] * y
+    length, half_width = 0.44 * size, 0.08 * size
+    return ((np.abs(across) <= half_width) & (along >= -half_width) & (along <= length)).astype(float)
+
+
+class Video(NamedTuple):
+    """A video as a series, and the state behind each frame: angle and angular velocity."""
+
+    series: Series
+    states: Float[np.ndarray, "n 2"]
+
+
+def pendulum_video(*, duration: float = 30.0, rate: float = 15.0, start: float = np.pi / 2, size: int = 32) -> Video:
+    """An undamped pendulum (ẍ = −sin x) filmed in black and white from rest at angle `start`.
+
+    !!! example
+
+        >>> import arcta
+        >>> arcta.datasets.pendulum_video(duration=2.0).series.frame_shape
+        (32, 32)
+    """
+    times = np.arange(round(duration * rate)) / rate
+    states = simulate(
+        lambda z: np.array([z[1], -np.sin(z[0])]),
+        np.array([start, 0.0]),
+        times,
+        dispersion=0.0,
+        substeps=50,
+        rng=np.random.default_rng(0),
+    )
+    frames = pendulum_frames(states[:, 0], size=size)
+    return Video(Series(times, frames, name="pendulum", time_unit="s"), states)
 
 
 class Linear(NamedTuple):
@@ -225,19 +285,44 @@ def benchmark(family: str, sampling: str = "regular", *, seed: int = 0) -> Bench
     )
 
 
+MOCAP_URL = "https://www.dropbox.com/s/p75wc1j53itonuo/mocap35.mat?dl=1"
 MOCAP_SHA256 = "105484f138487f10209cce883d26e2e030d10a6df6f10159f4e6e253f9b03b8d"
 
 
-def mocap(path: str | Path) -> tuple[list[Series], list[Series], list[Series]]:
+def _download(url: str, path: Path) -> None:
+    """Fetch a file whole or not at all."""
+    import urllib.request
+
+    partial = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(url, timeout=60) as response:
+            partial.write_bytes(response.read())
+        partial.replace(path)
+    except OSError as error:
+        raise ValueError(
+            f"{path.name} could not be fetched ({error}). Get it from {url} and pass its path, or set ARCTA_MOCAP to it."
+        ) from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def mocap(path: str | Path | None = None, *, download: bool = False) -> tuple[list[Series], list[Series], list[Series]]:
     """CMU motion capture, subject 35: 16 training, 3 validation and 4 test sequences of 300 × 50, time step 0.1.
 
-    **Arguments:** `path` of `mocap35.mat` as prepared for ODE²VAE. The file is checked before it is read.
+    **Arguments:** `path` of `mocap35.mat` as prepared for ODE²VAE (default: the environment variable `ARCTA_MOCAP`, else
+    `mocap35.mat` here); with `download` it is fetched to that place if nothing is there. The file is checked before it is
+    read.
     """
     from scipy.io import loadmat
 
-    path = Path(path)
+    path = Path(path or os.environ.get("ARCTA_MOCAP") or "mocap35.mat")
+    if not path.is_file() and download:
+        _download(MOCAP_URL, path)
     if not path.is_file():
-        raise ValueError(f"the MOCAP file is needed; nothing is at {path}. Pass the path of mocap35.mat.")
+        raise ValueError(
+            f"the MOCAP file is needed; nothing is at {path}. Pass the path of mocap35.mat, or download=True."
+        )
     if hashlib.sha256(path.read_bytes()).hexdigest() != MOCAP_SHA256:
         raise ValueError(f"{path} is not the MOCAP file (its sha256 differs); fetch mocap35.mat again.")
     content = loadmat(path)

@@ -9,6 +9,7 @@ Only m, ℓ = log s and their rates at single times enter, so all R·S values of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -59,13 +60,14 @@ def _path_kl(
     posterior: Posterior,
     draws: Draw,
     num_times: int,
+    draw_times: Callable[..., Array],
     time_key: PRNGKeyArray,
     noise_key: PRNGKeyArray,
 ) -> Array:
     """½ ∫ E ‖r‖²_{q⁻¹} dt by nested Monte Carlo: R draws of θ, S stratified times for each, a fresh ε at each time."""
     num_draws = len(draws.diffusion)
     start, end = jnp.asarray(window.start), jnp.asarray(window.end)
-    times = end * stratified(num_draws, num_times, key=time_key)
+    times = end * draw_times(num_draws, num_times, key=time_key)
     noise = jax.random.normal(noise_key, (*times.shape, draws.diffusion.shape[-1]))
 
     def rate(draw: Draw, t: Array, epsilon: Array) -> Array:
@@ -104,6 +106,7 @@ def elbo(
     *,
     num_draws: int = 10,
     num_times: int = 10,
+    draw_times: Callable[..., Array] = stratified,
     posterior: Posterior | None = None,
     key: PRNGKeyArray,
 ) -> ELBO:
@@ -114,6 +117,7 @@ def elbo(
     - `model`, `window`: unbatched; `vmap` over windows or models as you need.
     - `num_draws`: R, draws of the state's noise and of the uncertain parameters.
     - `num_times`: S, stratified times for each draw. The drift is evaluated R·S times.
+    - `draw_times`: how the times are drawn in [0, 1), `(num_draws, num_times, key=…)`.
     - `posterior`: q(z(t) | window) if you have it; by default the model infers it.
     - `key`: all randomness comes from it.
 
@@ -132,7 +136,7 @@ def elbo(
     )
     return ELBO(
         log_likelihood=_log_likelihood(model, window, posterior, draws, likelihood_key),
-        path_kl=_path_kl(model, window, posterior, draws, num_times, time_key, path_key),
+        path_kl=_path_kl(model, window, posterior, draws, num_times, draw_times, time_key, path_key),
         initial_kl=jnp.where(window.first, initial_kl, 0),
         parameter_kl=model.parameter_kl(),
     )

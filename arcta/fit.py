@@ -10,7 +10,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -103,6 +103,7 @@ class Fit:
         times: Any,
         *,
         given: Series | Sequence[Series] | None = None,
+        origin: float | None = None,
         inputs: Any = None,
         num_samples: int = 256,
         max_step: float | None = None,
@@ -115,6 +116,8 @@ class Fit:
         - `times`: after the last observation of the context; with several series, a mapping from name to times is
           allowed.
         - `given`: other series to start from, also ones never seen in training: nothing is retrained.
+        - `origin`: the time of an earlier observation of the context to start from instead of the last one; an encoder that
+          looks ahead knows that state better, and how well the paths meet the rest of the context can be seen.
         - `inputs`: known inputs, if the model has any: at `times`, shape `(n, inputs)`; or a DataFrame with the inputs'
           columns and the time as index, interpolated to `times`.
         - `max_step`: the solver's longest step, in the data's unit of time.
@@ -128,7 +131,7 @@ class Fit:
             known = inputs[item.name] if isinstance(inputs, Mapping) else inputs
             if hasattr(known, "columns"):
                 known = inputs_at(self.summary, known, ahead)
-            options = {"inputs": known, "num_samples": num_samples, "max_step": max_step}
+            options = {"origin": origin, "inputs": known, "num_samples": num_samples, "max_step": max_step}
             return forecast(self.model, self.summary, item, ahead, **options, key=k)
 
         if len(series) == 1:
@@ -292,7 +295,7 @@ def hold_out(series: list[Series], fraction: float) -> tuple[list[Series], dict[
     return kept, cuts
 
 
-def _validation_pairs(train_data: list[Series], validation: Sequence[Series]) -> list[tuple[Series, Series]]:
+def validation_pairs(train_data: list[Series], validation: Sequence[Series]) -> list[tuple[Series, Series]]:
     """(context, target): the tail of a training series is forecast from it, a new series' second half from its first."""
     known = {item.name: item for item in train_data}
     pairs = []
@@ -303,23 +306,29 @@ def _validation_pairs(train_data: list[Series], validation: Sequence[Series]) ->
     return pairs
 
 
-def _validator(pairs: list[tuple[Series, Series]], summary: DataSummary) -> Callable[[Model], float]:
-    """RMSE of the mean forecast in units of each channel's scale, over all observed entries."""
+def validator(
+    pairs: list[tuple[Series, Series]], summary: DataSummary, predict: Callable[..., Prediction] = forecast
+) -> Callable[[Any], Row]:
+    """RMSE of the mean forecast over all observed entries: in units of each channel's scale, and in the data's."""
 
-    def validate(model: Model) -> float:
-        squares, count = 0.0, 0
+    def validate(model: Any) -> Row:
+        squares, raw, count = 0.0, 0.0, 0
         for before, after in pairs:
             known = after.inputs if after.input_names else None
             try:
-                ahead = forecast(
+                ahead = predict(
                     model, summary, before, after.times, inputs=known, num_samples=64, key=jax.random.key(0)
                 )
             except FloatingPointError:
-                return float("inf")
-            error = (ahead.mean - after.values) / summary.scaling.scale
-            squares += float(np.sum(error[after.mask] ** 2))
+                return {"validation": float("inf"), "validation_rmse": float("inf")}
+            error = ahead.mean - after.values
+            squares += float(np.sum((error / summary.scaling.scale)[after.mask] ** 2))
+            raw += float(np.sum(error[after.mask] ** 2))
             count += int(after.mask.sum())
-        return float(np.sqrt(squares / max(count, 1)))
+        return {
+            "validation": float(np.sqrt(squares / max(count, 1))),
+            "validation_rmse": float(np.sqrt(raw / max(count, 1))),
+        }
 
     return validate
 
@@ -355,8 +364,15 @@ def _warn_of_joins(history: Sequence[Row]) -> None:
         )
 
 
+@runtime_checkable
+class Fits(Protocol):
+    """A model with a way of training of its own, as those in `arcta.baselines`."""
+
+    def fit(self, data: Series | Sequence[Series], **options: Any) -> Any: ...
+
+
 def fit(
-    model: LatentSDE,
+    model: LatentSDE | Fits,
     data: Series | Sequence[Series],
     *,
     key: int | PRNGKeyArray = 0,
@@ -367,12 +383,13 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     about: Mapping[str, Any] | None = None,
-) -> Fit:
+) -> Any:
     """Learn a latent SDE from one series or several.
 
     **Arguments:**
 
-    - `model`: the configuration; `LatentSDE()` derives everything from the data.
+    - `model`: the configuration; `LatentSDE()` derives everything from the data. A rival from `arcta.baselines` is trained
+      its own way and takes `key`, `validation`, `training` and `progress` alone.
     - `data`: training series, in your own units.
     - `key`: a seed; the same seed on the same machine gives the same model.
     - `validation`: later parts of training series (same name), or new series; their forecast error is logged, decides
@@ -395,6 +412,11 @@ def fit(
         >>> fit.forecast(test.times, num_samples=8)
         Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
     """
+    if not isinstance(model, LatentSDE):
+        unused = [name for name, value in (("holdout", holdout), ("out", out), ("resume", resume)) if value]
+        if unused:
+            raise ValueError(f"{type(model).__name__} does not know {unused[0]}=; leave it out.")
+        return model.fit(data, key=key, validation=validation, training=training, progress=progress)
     whole = as_list(data)
     series, cuts = hold_out(whole, holdout)
     summary = summarise(model, series)
@@ -430,7 +452,7 @@ def fit(
         stacked,
         training,
         measure=_measure(objective, stacked.windows, training),
-        validate=_validator(_validation_pairs(series, held_out), summary) if held_out else None,
+        validate=validator(validation_pairs(series, held_out), summary) if held_out else None,
         best=best,
         on_row=recorder.row,
         on_checkpoint=recorder.checkpoint,

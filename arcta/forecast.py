@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .model import DataSummary, Draw, Model
 from .prediction import Prediction, check_channels, check_times, predict
@@ -27,17 +27,16 @@ def default_step(summary: DataSummary) -> float:
 
 @eqx.filter_jit
 def forecast_paths(
-    model: Model, window: Window, grid: Grid, num_samples: int, key: PRNGKeyArray
+    model: Model, window: Window, node: Int[Array, ""], grid: Grid, num_samples: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "samples n latent"], Draw]:
-    """Latent paths from the end of `window`, each with its own draw of the state there and of the parameters."""
-    mean, log_variance = model.posterior(window).at_nodes()
-    last = window.last_node()
+    """Latent paths from a node of `window` on, each with its own draw of the state there and of the parameters."""
+    mean, log_variance = (at_nodes[node] for at_nodes in model.posterior(window).at_nodes())
 
     def one(key: PRNGKeyArray) -> tuple[Array, Draw]:
         draw_key, state_key, path_key = jax.random.split(key, 3)
         draw = model.draw(key=draw_key)
-        noise = jax.random.normal(state_key, mean[last].shape, mean.dtype)
-        return path(model, draw, mean[last] + jnp.exp(0.5 * log_variance[last]) * noise, grid, key=path_key), draw
+        noise = jax.random.normal(state_key, mean.shape, mean.dtype)
+        return path(model, draw, mean + jnp.exp(0.5 * log_variance) * noise, grid, key=path_key), draw
 
     return jax.vmap(one)(jax.random.split(key, num_samples))
 
@@ -108,12 +107,28 @@ def check_finite(states: np.ndarray | Array) -> None:
         )
 
 
+def start_node(window: Window, series: Series, last: float, origin: float | None) -> int:
+    """The row of `window` that a forecast starts from: the last node, or the observation at `origin`."""
+    final = int(window.last_node())
+    if origin is None:
+        return final
+    rows = series.times[series.mask.any(axis=1)][-(final + 1) :]
+    nearest = int(np.argmin(np.abs(rows - origin)))
+    if abs(rows[nearest] - origin) > 1e-9 * max(abs(last), 1.0):
+        raise ValueError(
+            f"origin must be the time of an observation among the last {len(rows)} of '{series.name}'; got {origin:g}, the "
+            f"nearest is {rows[nearest]:g}. Use that, or leave origin out."
+        )
+    return nearest
+
+
 def forecast(
     model: Model,
     summary: DataSummary,
     series: Series,
     times: Any,
     *,
+    origin: float | None = None,
     inputs: Any = None,
     num_samples: int = 256,
     max_step: float | None = None,
@@ -126,16 +141,24 @@ def forecast(
     ahead = check_times(times, summary.calendar)
     scaling = summary.scaling
     last = float(series.times[series.mask.any(axis=1)][-1])
-    if ahead[0] <= last:
+    window = last_window(series, scaling, size=summary.partition_size, lookahead=model.encoder.lookahead)
+    node = start_node(window, series, last, origin)
+    if origin is not None:
+        # Nodes near the end do not see the whole look-ahead; they would only blur a state that does.
+        informed = np.arange(len(window.node)) <= max(node, int(window.last_node()) - window.lookahead)
+        window = eqx.tree_at(lambda w: w.node, window, window.node & informed)
+    start = last if origin is None else origin
+    if ahead[0] < start or (origin is None and ahead[0] == last):
         raise ValueError(
-            f"a forecast goes forward from the last observation of '{series.name}' at t={last:g}; got t={ahead[0]:g}. "
+            f"a forecast goes forward from the last observation of '{series.name}' at t={start:g}; got t={ahead[0]:g}. "
             "Ask for later times, or use smooth for times inside the data."
         )
-    knots = input_knots(summary, series, last, ahead, inputs)
+    knots = input_knots(summary, series, start, ahead, inputs)
     step = default_step(summary) if max_step is None else max_step / scaling.time_scale
-    grid = make_grid((last - scaling.origin) / scaling.time_scale, (ahead - last) / scaling.time_scale, step, *knots)
-    window = last_window(series, scaling, size=summary.partition_size, lookahead=model.encoder.lookahead)
+    grid = make_grid((start - scaling.origin) / scaling.time_scale, (ahead - start) / scaling.time_scale, step, *knots)
     path_key, decode_key = jax.random.split(key)
-    states, draws = forecast_paths(model, jax.tree.map(jnp.asarray, window), grid, num_samples, path_key)
+    states, draws = forecast_paths(
+        model, jax.tree.map(jnp.asarray, window), jnp.asarray(node), grid, num_samples, path_key
+    )
     check_finite(states)
     return predict(model, summary, series.name, ahead, states, draws, key=decode_key)

@@ -31,7 +31,7 @@ from .nn import ACTIVATIONS, ConvDecoder, Identity, LocalEncoder, SkipMLP, Windo
 from .posterior import Bridge, Posterior, infer
 from .prior import Known, Learned, LogNormal, Parameter, Weights
 from .scaling import Scaling, noise_level
-from .sde import Diffusion, InitialState, NeuralDrift, ParametricDrift, Units
+from .sde import Diffusion, InitialState, NeuralDrift, ParametricDrift, PlainDrift, Units
 from .series import Calendar, Series, as_list, check_training_data, kind_of
 from .survey import latent_order, nugget, smoothing_bandwidth
 from .windows import Window, clip_partition_size
@@ -146,8 +146,9 @@ class LatentSDE:
       in the data's units.
     - `encoder`: `"local"` (lines through the observations around, from both sides; the default), `"window"` (an observation
       and the `lookahead` ones after it, as in the paper; the default for frames) or a module of yours.
-    - `drift`: `"neural"`, a function `f(t, z, p, u)` in your own units with the `parameters` it names, or a module of
-      yours. `time_dependent`: whether a neural drift sees the time.
+    - `drift`: `"neural"` (a linear part and a network, uncertain weights), `"plain"` (a network, as in the paper), a function
+      `f(t, z, p, u)` in your own units with the `parameters` it names, or a module of yours. `time_dependent`: whether a
+      network sees the time.
     - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units (default: read
       off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there.
     - `partition_size`: M, observations per window; a series shorter than that is one window.
@@ -200,7 +201,7 @@ class LatentSDE:
         for name, choices in (
             ("decoder", ("linear", "mlp", "conv", "identity")),
             ("encoder", ("local", "window")),
-            ("drift", ("neural",)),
+            ("drift", ("neural", "plain")),
         ):
             if isinstance(getattr(self, name), str):
                 self._check_choice(name, choices)
@@ -370,7 +371,8 @@ def _drift(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Any:
             scaling.input_scale,
         )
         return ParametricDrift(spec.drift, spec.parameters or {}, units)
-    return NeuralDrift(
+    kind = PlainDrift if spec.drift == "plain" else NeuralDrift
+    return kind(
         summary.latent_size,
         len(summary.input_names),
         hidden_sizes=spec.drift_sizes,
@@ -383,7 +385,7 @@ def _drift(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Any:
 def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
     """The untrained module for a configuration and the data it is meant for."""
     encoder, kernel, drift, diffusion, decoder = jax.random.split(key, 5)
-    start_variance = float(np.median(summary.noise)) ** 2
+    start_variance = 1e-2 if summary.frame_shape else float(np.median(summary.noise)) ** 2
     kind = _encoder_kind(spec, summary.frame_shape)
     if kind == "local":
         network = LocalEncoder(

@@ -76,10 +76,62 @@ def _image(frame_shape: tuple[int, ...]) -> tuple[int, int, int]:
     return math.prod(colours), height, width
 
 
+class Halve(eqx.Module):
+    """A 4 × 4 convolution of stride 2 (padding 1): frames of half the height and width.
+
+    Written as patches and one matrix product: XLA's convolutions are slow on a CPU, their gradients very slow (a step of the
+    pendulum video's model: 3.1 s with `eqx.nn.Conv2d`, below 0.1 s so).
+    """
+
+    weight: Float[Array, "out_channels patch"]
+    bias: Float[Array, " out_channels"]
+
+    def __init__(self, in_channels: int, out_channels: int, *, key: PRNGKeyArray):
+        bound = 1 / math.sqrt(16 * in_channels)
+        self.weight = jax.random.uniform(key, (out_channels, 16 * in_channels), minval=-bound, maxval=bound)
+        self.bias = jnp.zeros(out_channels)
+
+    def __call__(
+        self, x: Float[Array, "in_channels height width"]
+    ) -> Float[Array, "out_channels half_height half_width"]:
+        _, height, width = x.shape
+        padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)))
+        patches = [padded[:, i : i + height - 1 : 2, j : j + width - 1 : 2] for i in range(4) for j in range(4)]
+        return jnp.tensordot(self.weight, jnp.concatenate(patches), 1) + self.bias[:, None, None]
+
+
+class Double(eqx.Module):
+    """The transpose of such a convolution: frames of twice the height and width.
+
+    Each output pixel depends on 2 × 2 input pixels, which ones by its phase (odd or even row, odd or even column); so all
+    four phases come from one matrix product on 2 × 2 patches, then are interleaved.
+    """
+
+    weight: Float[Array, "four out_channels patch"]
+    bias: Float[Array, " out_channels"]
+
+    def __init__(self, in_channels: int, out_channels: int, *, key: PRNGKeyArray):
+        bound = 1 / math.sqrt(4 * in_channels)
+        self.weight = jax.random.uniform(key, (4, out_channels, 4 * in_channels), minval=-bound, maxval=bound)
+        self.bias = jnp.zeros(out_channels)
+
+    def __call__(
+        self, x: Float[Array, "in_channels height width"]
+    ) -> Float[Array, "out_channels two_height two_width"]:
+        _, height, width = x.shape
+        padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)))
+        corners = [padded[:, i : i + height + 1, j : j + width + 1] for i in range(2) for j in range(2)]
+        phases = jnp.tensordot(self.weight, jnp.concatenate(corners), 1)
+        parts = [phases[2 * a + b, :, a : a + height, b : b + width] for a in range(2) for b in range(2)]
+        grid = jnp.stack(parts).reshape(2, 2, -1, height, width)
+        whole = jnp.transpose(grid, (2, 3, 0, 4, 1)).reshape(-1, 2 * height, 2 * width)
+        return whole + self.bias[:, None, None]
+
+
 class ConvNet(eqx.Module):
     """Frames → vector: two stride-2 convolutions, each with a norm over the one example, then a linear layer."""
 
-    convolutions: tuple[eqx.nn.Conv2d, ...]
+    convolutions: tuple[Halve, Halve]
     norms: tuple[eqx.nn.GroupNorm, ...]
     last: eqx.nn.Linear
     activation: Callable[[Array], Array] = eqx.field(static=True)
@@ -88,10 +140,7 @@ class ConvNet(eqx.Module):
         self, in_channels: int, height: int, width: int, out_size: int, activation: str = "silu", *, key: PRNGKeyArray
     ):
         first, second, last = jax.random.split(key, 3)
-        self.convolutions = (
-            eqx.nn.Conv2d(in_channels, 32, 4, stride=2, padding=1, key=first),
-            eqx.nn.Conv2d(32, 64, 4, stride=2, padding=1, key=second),
-        )
+        self.convolutions = (Halve(in_channels, 32, key=first), Halve(32, 64, key=second))
         self.norms = (eqx.nn.GroupNorm(8, 32), eqx.nn.GroupNorm(8, 64))
         self.last = eqx.nn.Linear(64 * (height // 4) * (width // 4), out_size, key=last)
         self.activation = ACTIVATIONS[activation]
@@ -107,7 +156,7 @@ class ConvDecoder(eqx.Module):
 
     first: eqx.nn.Linear
     norm: eqx.nn.GroupNorm
-    convolutions: tuple[eqx.nn.ConvTranspose2d, eqx.nn.ConvTranspose2d]
+    convolutions: tuple[Double, Double]
     activation: Callable[[Array], Array] = eqx.field(static=True)
     small: tuple[int, int, int] = eqx.field(static=True)
 
@@ -117,10 +166,7 @@ class ConvDecoder(eqx.Module):
         self.small = (64, height // 4, width // 4)
         self.first = eqx.nn.Linear(in_size, math.prod(self.small), key=first)
         self.norm = eqx.nn.GroupNorm(8, 32)
-        self.convolutions = (
-            eqx.nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1, key=second),
-            eqx.nn.ConvTranspose2d(32, colours, 4, stride=2, padding=1, key=third),
-        )
+        self.convolutions = (Double(64, 32, key=second), Double(32, colours, key=third))
         self.activation = ACTIVATIONS[activation]
 
     def __call__(self, z: Float[Array, " in_size"]) -> Float[Array, " channels"]:
@@ -180,9 +226,12 @@ class WindowEncoder(eqx.Module):
         self.residual, self.typical_step = residual, typical_step
 
     def _features(self, values: Array, mask: Array, steps: Array) -> Array:
-        both = jnp.concatenate([values, mask.astype(values.dtype)])
         if self.frame_shape is None:
-            return jnp.concatenate([both.reshape(-1), steps])
+            return jnp.concatenate([values.reshape(-1), mask.astype(values.dtype).reshape(-1), steps])
+        # What moves is small beside what stands still: later frames come in as differences from the first. (Reading the
+        # pendulum's velocity off five frames, R² after 300 steps: 0.31 from the frames, 0.96 from differences.)
+        moved = jnp.where(mask[1:] & mask[:1], values[1:] - values[:1], 0)
+        both = jnp.concatenate([values[:1], moved, mask.astype(values.dtype)])
         height, width, *colours = self.frame_shape
         frames = both.reshape(-1, height, width, math.prod(colours))
         return jnp.moveaxis(frames, -1, 1).reshape(-1, height, width)

@@ -17,3 +17,8 @@ def stratified(num_draws: int, num_times: int, *, key: PRNGKeyArray) -> Float[Ar
     """`num_draws` independent sets of `num_times` stratified times in [0, 1)."""
     uniform = jax.random.uniform(key, (num_draws, num_times))
     return (jnp.arange(num_times) + uniform) / num_times
+
+
+def uniform(num_draws: int, num_times: int, *, key: PRNGKeyArray) -> Float[Array, "draws times"]:
+    """The same number of independent uniform times: plain Monte Carlo, to compare with."""
+    return jax.random.uniform(key, (num_draws, num_times))

@@ -81,6 +81,46 @@ class NeuralDrift(eqx.Module):
         return self.linear.kl() + self.weights.kl()
 
 
+class PlainDrift(eqx.Module):
+    """f(t, z, u) = net(y), y as in `NeuralDrift`: a network with point-estimated weights, as in the paper."""
+
+    net: MLP
+    span: float | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        latent_size: int,
+        num_inputs: int = 0,
+        *,
+        hidden_sizes: tuple[int, ...] = (64, 64),
+        activation: str = "silu",
+        span: float | None = None,
+        key: PRNGKeyArray,
+    ):
+        in_size = latent_size + num_inputs + (span is not None)
+        self.net = MLP((in_size, *hidden_sizes, latent_size), activation, key=key)
+        self.span = span
+
+    def __call__(
+        self,
+        t: Float[Array, ""],
+        z: Float[Array, " latent"],
+        u: Float[Array, " inputs"],
+        parameters: Mapping[str, Array],
+    ) -> Float[Array, " latent"]:
+        time = () if self.span is None else (jnp.asarray(t / self.span, z.dtype)[None],)
+        return self.net(jnp.concatenate([z, u, *time]))
+
+    def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
+        return {}
+
+    def median(self) -> dict[str, Array]:
+        return {}
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+
 class Units(NamedTuple):
     """How the model's t, z and u read in the user's units:  user = shift + scale · model."""
 

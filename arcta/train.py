@@ -33,7 +33,7 @@ class Training:
     **Arguments:**
 
     - `steps`, `learning_rate`: of Adam; `schedule`: `"cosine"` (to zero at the last step) or `"exponential"`
-      (× 0.9 every 1000 steps, as the paper has it).
+      (× 0.9 every 1000 steps, as the paper has it); `warmup`: the fraction of steps over which the rate first rises from 0.
     - `clip`: the largest gradient norm (of the loss per observed entry).
     - `kl_weight`: 1 is the true bound; `kl_ramp`: the fraction of steps over which it rises from 0.
     - `join_penalty`: weight of the posterior's jump between windows.
@@ -47,6 +47,7 @@ class Training:
     num_times: int = 16
     learning_rate: float = 5e-3
     schedule: Literal["cosine", "exponential"] = "cosine"
+    warmup: float = 0.0
     clip: float = 10.0
     kl_weight: float = 1.0
     kl_ramp: float = 0.05
@@ -67,6 +68,7 @@ class Training:
             ("clip", self.clip > 0, "positive"),
             ("kl_weight", self.kl_weight >= 0, "0 or more"),
             ("kl_ramp", 0 <= self.kl_ramp <= 1, "a fraction of the steps between 0 and 1"),
+            ("warmup", 0 <= self.warmup < 1, "a fraction of the steps below 1"),
             ("join_penalty", self.join_penalty >= 0, "0 or more"),
             ("patience", self.patience is None or self.patience >= 1, "at least 1"),
             ("schedule", self.schedule in ("cosine", "exponential"), "'cosine' or 'exponential'"),
@@ -80,6 +82,10 @@ class Training:
             rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
         else:
             rate = optax.exponential_decay(self.learning_rate, 1000, 0.9)
+        if self.warmup > 0:
+            rising = optax.linear_schedule(0.0, 1.0, round(self.warmup * self.steps))
+            decaying = rate
+            rate = lambda step: rising(step) * decaying(step)  # noqa: E731
         return optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(rate))
 
 
@@ -123,7 +129,11 @@ class Outcome:
 
 def start(model: Any, training: Training, *, key: PRNGKeyArray) -> State:
     """The state before the first step; weak types are made strong, or the second call would compile once more."""
-    model = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype) if eqx.is_array(leaf) else leaf, model)
+
+    def strong(leaf: Any) -> Any:
+        return jnp.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)) if eqx.is_array(leaf) else leaf
+
+    model = jax.tree.map(strong, model)
     flat, _ = ravel_pytree(eqx.filter(model, eqx.is_inexact_array))
     return State(model, training.optimiser().init(flat), jnp.zeros((), jnp.int32), key)
 
@@ -239,7 +249,7 @@ def train(
     training: Training,
     *,
     measure: Callable[[Any, int], Row] | None = None,
-    validate: Callable[[Any], float] | None = None,
+    validate: Callable[[Any], Row] | None = None,
     best: Best = Best(),
     on_row: Callable[[Row], None] | None = None,
     on_checkpoint: Callable[[State, Best], None] | None = None,
@@ -250,7 +260,8 @@ def train(
     **Arguments:**
 
     - `loss`: see the module's docstring; compared by value, so that equal losses share one compilation.
-    - `measure(model, step)`: further numbers for a log row; `validate(model)`: a score, lower is better.
+    - `measure(model, step)`: further numbers for a log row; `validate(model)`: `{"validation": score, …}`, lower is
+      better.
     - `best`: the best model so far, when resuming.
     - `on_row`, `on_checkpoint`: called with every log row, and with the state and the best model. On Ctrl-C a last
       checkpoint is made and what was reached is returned; when training diverges one is made before the error.
@@ -283,7 +294,7 @@ def train(
             if measure is not None:
                 row |= measure(state.model, step)
             if validate is not None and (step % training.validate_every == 0 or step == training.steps):
-                row["validation"] = validate(state.model)
+                row |= validate(state.model)
                 better = row["validation"] < best.score
                 best = (
                     Best(state.model, row["validation"]) if better else dataclasses.replace(best, since=best.since + 1)

@@ -1,8 +1,5 @@
 """Do defaults alone give calibrated forecasts and good smoothing? Five systems with known truth, three ways to sample them.
 
-    arcta study families                          # two data sets each, stored below studies/results
-    python studies/families.py --seeds 0 1 --families ou pendulum
-
 For each data set: `arcta.LatentSDE()` and `arcta.Training()` as they are, trained on the part before `cut`; forecasts from eight
 origins after it, no refit, over two periods (or one relaxation time); smoothing of the training part. Settings were chosen
 on data seeds from 100 on.
@@ -10,22 +7,19 @@ on data seeds from 100 on.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
+import dataclasses
+import functools
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 import arcta
 from arcta.backtest import MODEL
-from arcta.baselines import kalman_smoother
-from arcta.cli import compilation_cache
+from arcta.classical import kalman_smoother
 from arcta.datasets import FAMILIES, SAMPLINGS, Benchmark, benchmark
+from arcta.study import Study, markdown
 
 ORIGINS = 8
 
@@ -51,7 +45,7 @@ def kalman_error(data: Benchmark) -> float:
     return float(np.sqrt(np.mean((smoothed.mean @ data.linear.H.T - data.truth[rows]) ** 2)))
 
 
-def measure(family: str, sampling: str, seed: int) -> dict[str, Any]:
+def measure(training: arcta.Training, family: str, sampling: str, seed: int) -> dict[str, Any]:
     """Fit one data set with defaults and measure everything."""
     data = benchmark(family, sampling, seed=seed)
     series = data.series
@@ -59,7 +53,7 @@ def measure(family: str, sampling: str, seed: int) -> dict[str, Any]:
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit = arcta.fit(arcta.LatentSDE(), train, key=0, progress=False)
+        fit = arcta.fit(arcta.LatentSDE(), train, key=0, training=training, progress=False)
     seconds = time.perf_counter() - began
     smooth = fit.smooth(train)
     truth = data.truth[np.searchsorted(series.times, smooth.times)]
@@ -74,9 +68,6 @@ def measure(family: str, sampling: str, seed: int) -> dict[str, Any]:
         clean.append(((under <= data.truth[rows]) & (data.truth[rows] <= over)).ravel())
     rolled = arcta.backtest(fit, series, horizon=data.horizon, start=data.cut, num_origins=ORIGINS)
     return {
-        "family": family,
-        "sampling": sampling,
-        "seed": seed,
         "coverage_90": float(np.mean(np.concatenate(covered))),
         "clean_coverage_90": float(np.mean(np.concatenate(clean))),
         "smooth_rmse": float(np.sqrt(np.mean((smooth.mean - truth) ** 2))),
@@ -103,6 +94,8 @@ def by_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return float(np.mean([row[name] for row in part]))
 
         def ratio(a: str, b: str, part: list[dict[str, Any]] = part) -> float:
+            if any(row[b] is None for row in part):
+                return float("nan")
             return float(np.sqrt(np.mean([row[a] ** 2 for row in part]) / np.mean([row[b] ** 2 for row in part])))
 
         table.append(
@@ -120,49 +113,17 @@ def by_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        cells = (f"{v:.3f}" if isinstance(v, float) else str(v) for k, v in row.items() if k != "methods")
-        print("  ".join(f"{cell:>14}" for cell in cells), flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES))
-    parser.add_argument("--samplings", nargs="+", default=list(SAMPLINGS))
-    parser.add_argument("--merge", type=Path, nargs="*", help="add the rows of these results to the table")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "families.json")
-    parser.add_argument("--quiet", action="store_true")
-    options = parser.parse_args()
-    compilation_cache()
-    rows: list[dict[str, Any]] = []
-    for path in options.merge or []:
-        rows += json.loads(path.read_text())["rows"]
-    if not rows:
-        for family in options.families:
-            for sampling in options.samplings:
-                for seed in options.seeds:
-                    rows.append(measure(family, sampling, seed))
-                    if not options.quiet:
-                        show(rows[-1:])
+def run(study: Study) -> None:
+    families, samplings = (FAMILIES[:1], SAMPLINGS[:1]) if study.quick else (FAMILIES, SAMPLINGS)
+    training = dataclasses.replace(arcta.Training(), steps=20) if study.quick else arcta.Training()
+    jobs = [
+        {"family": family, "sampling": sampling, "seed": seed}
+        for family in families
+        for sampling in samplings
+        for seed in range(study.num_seeds(2))
+    ]
+    settings = {"model": repr(arcta.LatentSDE()), "training": repr(training), "origins": ORIGINS}
+    rows = study.measure(jobs, functools.partial(measure, training), settings)
     table = by_family(rows)
-    print("  ".join(f"{name:>14}" for name in table[0]))
-    show(table)
-    result = {
-        "table": table,
-        "rows": rows,
-        "settings": {
-            "model": repr(arcta.LatentSDE()),
-            "training": repr(arcta.Training()),
-            "training_seed": 0,
-            "origins": ORIGINS,
-        },
-        "machine": f"{platform.machine()}, 2 cores, jax {jax.__version__}",
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1).replace("NaN", "null"))
-
-
-if __name__ == "__main__":
-    main()
+    shown = [{k: v if isinstance(v, str) else f"{v:.3f}" for k, v in row.items()} for row in table]
+    study.finish({"table": table}, {"families": markdown(shown)})

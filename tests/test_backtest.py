@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import arcta
-from arcta import baselines
+from arcta import classical
 from arcta.backtest import MODEL, Backtest, backtest, gaussian_scores
 from arcta.metrics import crps
 from arcta.model import summarise
@@ -23,7 +23,7 @@ def test_kalman_smoother_against_the_joint_gaussian():
     m0, P0 = np.array([0.3, -0.2]), np.diag([1.0, 0.5])
     xs = exact.simulate(F, q, m0, P0, times, noise, rng)
     steps = [exact.transition(F, q, h) for h in np.diff(times)]
-    smoothed = baselines.kalman_smoother(
+    smoothed = classical.kalman_smoother(
         np.stack([A for A, _ in steps]), np.stack([Q for _, Q in steps]), np.eye(2), np.full(2, noise), m0, P0, xs,
         np.ones_like(xs, bool),
     )  # fmt: skip
@@ -60,7 +60,7 @@ def test_var_and_state_space_forecast_a_rotation():
     best = np.stack([np.linalg.matrix_power(A, k) @ clean[399] for k in range(1, 11)])
     floor = np.sqrt(np.mean((best - clean[400:410]) ** 2))
     errors = {}
-    for name, make in baselines.BASELINES.items():
+    for name, make in classical.BASELINES.items():
         forecaster = make([train])
         assert forecaster is not None, name
         mean, std = forecaster(train, ahead)
@@ -73,9 +73,9 @@ def test_var_and_state_space_forecast_a_rotation():
 def test_season_is_found_and_not_invented():
     rng = np.random.default_rng(3)
     wave = np.sin(2 * np.pi * np.arange(400) / 24) + 0.3 * rng.standard_normal(400)
-    assert baselines.season([series_of(wave, step=0.5)]) == pytest.approx(12.0, abs=0.5)
-    assert baselines.season([series_of(rng.standard_normal(400))]) is None
-    seasonal = baselines.last_season([series_of(wave)])
+    assert classical.season([series_of(wave, step=0.5)]) == pytest.approx(12.0, abs=0.5)
+    assert classical.season([series_of(rng.standard_normal(400))]) is None
+    seasonal = classical.last_season([series_of(wave)])
     assert seasonal is not None
     mean, _ = seasonal(series_of(wave), np.arange(400.0, 410.0))
     np.testing.assert_allclose(mean[:, 0], wave[376:386], atol=0.2)
@@ -89,7 +89,7 @@ def test_baselines_take_irregular_gappy_panels():
         values = np.stack([np.sin(times), np.cos(times)], axis=1) + 0.1 * rng.standard_normal((60, 2))
         values[rng.random(values.shape) < 0.3] = np.nan
         panel.append(arcta.Series(times, values, name=f"s{i}"))
-    for name, make in baselines.BASELINES.items():
+    for name, make in classical.BASELINES.items():
         forecaster = make(panel)
         if forecaster is not None:
             mean, std = forecaster(panel[0], panel[0].times[-1] + np.array([0.5, 3.0, 9.0]))

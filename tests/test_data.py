@@ -181,3 +181,26 @@ def test_mocap_loader_checks_its_file(tmp_path):
     (tmp_path / "mocap35.mat").write_bytes(b"something else")
     with pytest.raises(ValueError, match="sha256 differs"):
         arcta.datasets.mocap(tmp_path / "mocap35.mat")
+
+
+def test_four_species_against_the_printed_equations():
+    """The drift at one state, by hand from the paper's equations and the constants in MATH.md."""
+    rate = arcta.datasets.four_species_drift(np.array([1.0, 0.5, 0.2, 0.4]))
+    prey = [1.0 * (0.3 - 0.6 * 0.2 - 0.3 * 0.4) * (1 - 1 / 1.5), 0.5 * (0.3 - 0.3 * 0.2 - 0.6 * 0.4) * (1 - 0.5 / 1.5)]
+    predators = [0.2 * (-1 + 0.6 * 1 + 0.3 * 0.5 - 0.05 * 0.4), 0.4 * (-1 + 0.3 * 1 + 0.6 * 0.5 + 0.025 * 0.2)]
+    np.testing.assert_allclose(rate, [*prey, *predators], rtol=1e-12)
+
+
+def test_pendulum_film_shows_the_pendulum():
+    """Energy is kept, the period at 90° is 7.4163, and each frame's centre of mass points along the rod."""
+    film = arcta.datasets.pendulum_video(duration=15.0)
+    angle, velocity = film.states.T
+    np.testing.assert_allclose(0.5 * velocity**2 - np.cos(angle), 0.0, atol=1e-4)
+    turns = film.series.times[1:][(velocity[:-1] < 0) & (velocity[1:] >= 0)]
+    assert turns[1] - turns[0] == pytest.approx(7.4163, abs=1 / 15)
+    frames = film.series.values.reshape(-1, 32, 32)
+    assert set(np.unique(frames)) == {0.0, 1.0}
+    y, x = np.mgrid[:32, :32] - 15.5
+    mass = frames.sum(axis=(1, 2))
+    seen = np.arctan2((frames * x).sum(axis=(1, 2)) / mass, (frames * y).sum(axis=(1, 2)) / mass)
+    np.testing.assert_allclose(seen, angle, atol=0.12)

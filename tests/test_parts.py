@@ -20,6 +20,7 @@ import arcta
 from arcta.kernel import DeepKernel, interpolate, solve_spd
 from arcta.likelihood import Bernoulli, ByChannel, Gaussian, Poisson, StudentT
 from arcta.metrics import crps
+from arcta.nn import Double, Halve
 from arcta.quadrature import stratified
 from arcta.scaling import Scaling, noise_level
 
@@ -229,3 +230,28 @@ def test_noise_level_and_time_scale_of_a_noisy_sine(irregular):
     assert scaling.time_scale == pytest.approx(1.05, rel=0.1)  # 1 − cos(ωh) = ½ at h = π/3ω
     assert noise_level([series], np.ones(1))[0] == pytest.approx(0.1, rel=0.1)
     np.testing.assert_allclose(scaling.undo(scaling.values(series.values)), series.values, atol=1e-9)
+
+
+def test_convolutions_as_matrix_products():
+    """`Halve` is a 4 × 4 convolution of stride 2, `Double` the transpose of one: against XLA's own."""
+    first, second, third = jax.random.split(jax.random.key(0), 3)
+    halve, double = Halve(3, 5, key=first), Double(3, 5, key=second)
+    x = jax.random.normal(third, (3, 8, 12))
+    kernel = halve.weight.reshape(5, 4, 4, 3).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(
+        halve(x), jax.lax.conv_general_dilated(x[None], kernel, (2, 2), ((1, 1), (1, 1)))[0], atol=1e-5
+    )
+    # Output row 2h + a sees input rows h − 1 + a + i, i = 0, 1: in the stretched input, entry 2i + (1 − a) of four.
+    stretched = np.zeros((5, 3, 4, 4), np.float32)
+    weight = np.asarray(double.weight).reshape(2, 2, 5, 2, 2, 3)
+    whole = np.zeros((5, 16, 24), np.float32)
+    for a in range(2):
+        for b in range(2):
+            stretched[:] = 0
+            for i in range(2):
+                for j in range(2):
+                    stretched[:, :, 2 * i + a, 2 * j + b] = weight[a, b, :, i, j]
+            options = {"lhs_dilation": (2, 2), "padding": ((2, 2), (2, 2))}
+            every = jax.lax.conv_general_dilated(x[None], jnp.asarray(stretched), (1, 1), **options)[0]
+            whole[:, a::2, b::2] = np.asarray(every)[:, a::2, b::2][:, :8, :12]
+    np.testing.assert_allclose(double(x), whole, atol=1e-5)

@@ -162,7 +162,9 @@ def test_early_stopping_and_best():
     scores = iter([3.0, 2.0, 2.5, 2.6, 9.0])
     settings = arcta.Training(steps=500, log_every=10, validate_every=10, patience=2)
     begin = start(jnp.zeros(2), settings, key=jax.random.key(0))
-    outcome = train(Quadratic(), begin, jnp.ones(2), settings, validate=lambda model: next(scores), progress=False)
+    outcome = train(
+        Quadratic(), begin, jnp.ones(2), settings, validate=lambda model: {"validation": next(scores)}, progress=False
+    )
     assert outcome.stopped == "early"
     assert int(outcome.state.step) == 40
     assert outcome.best.score == 2.0

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from places import mocap_path
 
 import arcta
 from arcta.model import build, summarise
@@ -279,13 +278,6 @@ def test_physical_parameters_are_found_with_their_uncertainty():
     assert isinstance(fit.model.drift, ParametricDrift)
 
 
-def mocap_path() -> Path | None:
-    for path in (os.environ.get("ARCTA_MOCAP"), Path(__file__).parents[2] / "shared" / "data" / "mocap35.mat"):
-        if path and Path(path).is_file():
-            return Path(path)
-    return None
-
-
 @pytest.mark.skipif(
     mocap_path() is None, reason="the MOCAP file is at neither $ARCTA_MOCAP nor ../shared/data/mocap35.mat"
 )
@@ -340,3 +332,21 @@ def test_demo_writes_a_page_that_needs_nothing_from_outside(tmp_path, monkeypatc
     assert "<script" not in html
     assert f"{scores['rmse']:.4f}" in html
     assert len(list((tmp_path / "demo" / "figures").glob("*.png"))) == 4
+
+
+def test_forecast_from_an_earlier_observation():
+    """`origin` is where the paths start: at the last observation it changes nothing, at an earlier one the context's own times
+    can be asked for, and a time between observations is refused."""
+    series = arcta.datasets.lotka_volterra(duration=10.0)
+    spec = arcta.LatentSDE(decoder="identity", encoder="window", lookahead=0, partition_size=32, drift="plain")
+    fit = arcta.fit(spec, series, training=arcta.Training(steps=2), progress=False)
+    ahead = np.array([10.5, 11.0])
+    plain = fit.forecast(ahead, num_samples=4, key=3)
+    np.testing.assert_array_equal(plain.signal, fit.forecast(ahead, origin=10.0, num_samples=4, key=3).signal)
+    early = fit.forecast(np.array([9.0, 9.5, 11.0]), origin=9.0, num_samples=4, key=3)
+    window = fit.smooth(series.at_rows(series.times <= 10.0), np.array([9.0]), num_samples=2000)
+    assert np.abs(early.signal[:, 0].mean(axis=0) - window.mean[0]).max() < 0.2
+    with pytest.raises(ValueError, match=r"origin must be the time of an observation .* nearest is 9"):
+        fit.forecast(ahead, origin=9.03)
+    with pytest.raises(ValueError, match="goes forward"):
+        fit.forecast(np.array([8.0]), origin=9.0)
