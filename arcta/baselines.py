@@ -167,27 +167,39 @@ class Recognition(eqx.Module):
 class Clock(eqx.Module):
     """The times of several windows as functions of the row, t(r), so that one solve serves them all however they are spaced.
 
-    Monotone cubics through the rows' times: t is smooth in r, so dz/dr = ṫ f is too, and any change of clock is exact.
+    Monotone cubics through the rows' times: t is smooth in r, so dz/dr = ṫ f is too, and any change of clock is exact. The
+    numbers are kept as the integers with the same bits: the adjoint carries a derivative with respect to every float in its
+    arguments, and would cost O(rows) a step for times that nobody learns.
     """
 
-    times: Float[Array, "windows rows"]
-    rates: Float[Array, "windows rows"]
+    times_bits: Int[Array, "windows rows"]
+    rates_bits: Int[Array, "windows rows"]
 
     def __init__(self, windows: Window):
         times, rows = jnp.asarray(windows.times), jnp.arange(windows.times.shape[1])
         # Padding rows follow the last node closely; nothing is read from them.
         last = jax.vmap(lambda window: window.last_node())(windows)[:, None]
         end = jnp.take_along_axis(times, last, axis=1)
-        self.times = jnp.where(rows <= last, times, end + 0.01 * jnp.asarray(windows.spacing)[:, None] * (rows - last))
-        steps = jnp.diff(self.times, axis=1)
+        times = jnp.where(rows <= last, times, end + 0.01 * jnp.asarray(windows.spacing)[:, None] * (rows - last))
+        steps = jnp.diff(times, axis=1)
         inner = 2 * steps[:, 1:] * steps[:, :-1] / (steps[:, 1:] + steps[:, :-1])
-        self.rates = jnp.concatenate([steps[:, :1], inner, steps[:, -1:]], axis=1)
+        rates = jnp.concatenate([steps[:, :1], inner, steps[:, -1:]], axis=1)
+        whole = jnp.int64 if times.dtype == jnp.float64 else jnp.int32
+        self.times_bits, self.rates_bits = (jax.lax.bitcast_convert_type(x, whole) for x in (times, rates))
+
+    @property
+    def times(self) -> Float[Array, "windows rows"]:
+        return self._floats(self.times_bits)
+
+    @staticmethod
+    def _floats(bits: Array) -> Array:
+        return jax.lax.bitcast_convert_type(bits, jnp.float64 if bits.dtype == jnp.int64 else jnp.float32)
 
     def __call__(self, r: Float[Array, ""]) -> tuple[Float[Array, " windows"], Float[Array, " windows"]]:
         """t and dt/dr at row r."""
-        i = jnp.clip(jnp.floor(r).astype(int), 0, self.times.shape[1] - 2)
+        i = jnp.clip(jnp.floor(r).astype(int), 0, self.times_bits.shape[1] - 2)
         x = r - i
-        t0, t1, m0, m1 = self.times[:, i], self.times[:, i + 1], self.rates[:, i], self.rates[:, i + 1]
+        t0, t1, m0, m1 = (self._floats(b[:, j]) for b in (self.times_bits, self.rates_bits) for j in (i, i + 1))
         t = t0 + (t1 - t0) * x**2 * (3 - 2 * x) + m0 * x * (1 - x) ** 2 - m1 * x**2 * (1 - x)
         rate = 6 * (t1 - t0) * x * (1 - x) + m0 * (1 - x) * (1 - 3 * x) + m1 * x * (3 * x - 2)
         return t, rate

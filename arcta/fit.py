@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -431,6 +432,8 @@ def fit(
     lookahead = module.encoder.lookahead
     shape = {"size": summary.partition_size, "lookahead": lookahead, "margin": summary.margin}
     stacked = TrainingData(windows_of(series, summary.scaling, **shape))
+    if progress and summary.frame_shape:
+        print("arcta: frames: reading levels and slopes of principal components first", file=sys.stderr, flush=True)
     module = warm_start(module, summary, stacked.windows, diffusion=model.diffusion_start is None)
     objective = Objective(
         batch_size=training.batch_size,

@@ -27,6 +27,12 @@ def interpolate_inputs(
     return jax.vmap(lambda column: jnp.interp(t, times, column), in_axes=1)(inputs)
 
 
+def _seen(t: Array, z: Array, u: Array, span: float | None) -> Array:
+    """y = [z, u], or [z, u, t/span]: what a network sees."""
+    time = () if span is None else (jnp.asarray(t / span, z.dtype)[None],)
+    return jnp.concatenate([z, u, *time])
+
+
 class NeuralDrift(eqx.Module):
     """f(t, z, u) = A y + b + W φ(y) with y = [z, u], or y = [z, u, t/span] when time-dependent.
 
@@ -65,8 +71,7 @@ class NeuralDrift(eqx.Module):
         u: Float[Array, " inputs"],
         parameters: Mapping[str, Array],
     ) -> Float[Array, " latent"]:
-        time = () if self.span is None else (jnp.asarray(t / self.span, z.dtype)[None],)
-        y = jnp.concatenate([z, u, *time])
+        y = _seen(t, z, u, self.span)
         curved = parameters["weights"] @ self.features.activation(self.features(y))
         return parameters["linear"] @ y + self.bias + curved
 
@@ -108,8 +113,7 @@ class PlainDrift(eqx.Module):
         u: Float[Array, " inputs"],
         parameters: Mapping[str, Array],
     ) -> Float[Array, " latent"]:
-        time = () if self.span is None else (jnp.asarray(t / self.span, z.dtype)[None],)
-        return self.net(jnp.concatenate([z, u, *time]))
+        return self.net(_seen(t, z, u, self.span))
 
     def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
         return {}

@@ -113,9 +113,9 @@ def ours(study: Study, sweep: str) -> dict[str, Any]:
         model = build(spec, summary, key=jax.random.key(0))
         ready.append((*gradient(Objective(1, 10, 10), model, windows), windows))
     rounds: list[list[float]] = []
-    for turn in range(20 if study.quick else 60):
+    for turn in range(20 if study.quick else 200):
         rounds.append([seconds(flat, compiled, windows, 10 * turn, repeats=10) for flat, compiled, windows in ready])
-    medians = np.median(np.array(rounds[5:]), axis=0)
+    medians = np.median(np.array(rounds[10:]), axis=0)
     memory = [compiled.memory_analysis().temp_size_in_bytes for _, compiled, _ in ready]
     return {
         "sizes": sizes,

@@ -216,6 +216,7 @@ BAD = {
     "other channels": (["smooth", "{run}", "--data", "{tmp}/other.csv"], "other.csv has no column 'level'"),
     "bad out": (["smooth", "{run}", "--out", "{tmp}/x.docx"], "--out knows"),
     "no study": (["study", "nothing"], "no study 'nothing'"),
+    "no seeds": (["study", "lorenz", "--seeds", "0"], "--seeds must be at least 1"),
 }
 
 
