@@ -45,7 +45,7 @@ def kalman_error(data: Benchmark) -> float:
     return float(np.sqrt(np.mean((smoothed.mean @ data.linear.H.T - data.truth[rows]) ** 2)))
 
 
-def measure(training: arcta.Training, family: str, sampling: str, seed: int) -> dict[str, Any]:
+def measure(training: arcta.Training, origins: int, family: str, sampling: str, seed: int) -> dict[str, Any]:
     """Fit one data set with defaults and measure everything."""
     data = benchmark(family, sampling, seed=seed)
     series = data.series
@@ -59,14 +59,14 @@ def measure(training: arcta.Training, family: str, sampling: str, seed: int) -> 
     truth = data.truth[np.searchsorted(series.times, smooth.times)]
     low, high = (smooth.quantile(p, noise=False) for p in (0.05, 0.95))
     covered, clean = [], []
-    for k, origin in enumerate(np.linspace(data.cut, series.times[-1] - data.horizon, ORIGINS)):
+    for k, origin in enumerate(np.linspace(data.cut, series.times[-1] - data.horizon, origins)):
         rows = (series.times > origin) & (series.times <= origin + data.horizon)
         ahead = fit.forecast(series.times[rows], given=series.at_rows(series.times <= origin), key=k)
         inside = (ahead.quantile(0.05) <= series.values[rows]) & (series.values[rows] <= ahead.quantile(0.95))
         covered.append(inside[series.mask[rows]])
         under, over = (ahead.quantile(p, noise=False) for p in (0.05, 0.95))
         clean.append(((under <= data.truth[rows]) & (data.truth[rows] <= over)).ravel())
-    rolled = arcta.backtest(fit, series, horizon=data.horizon, start=data.cut, num_origins=ORIGINS)
+    rolled = arcta.backtest(fit, series, horizon=data.horizon, start=data.cut, num_origins=origins)
     return {
         "coverage_90": float(np.mean(np.concatenate(covered))),
         "clean_coverage_90": float(np.mean(np.concatenate(clean))),
@@ -123,7 +123,7 @@ def run(study: Study) -> None:
         for seed in range(study.num_seeds(2))
     ]
     settings = {"model": repr(arcta.LatentSDE()), "training": repr(training), "origins": ORIGINS}
-    rows = study.measure(jobs, functools.partial(measure, training), settings)
+    rows = study.measure(jobs, functools.partial(measure, training, 1 if study.quick else ORIGINS), settings)
     table = by_family(rows)
     shown = [{k: v if isinstance(v, str) else f"{v:.3f}" for k, v in row.items()} for row in table]
     study.finish({"table": table}, {"families": markdown(shown)})

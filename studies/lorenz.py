@@ -196,7 +196,7 @@ def measure(study: Study, horizon: float, seed: int, encoder: str) -> dict[str, 
 
 def figure(rows: list[dict[str, Any]]) -> Any:
     """Gradient norms against the horizon, and the parameters' errors with intervals."""
-    drawn, axes = new_figure(1, 2, width=11, height=4.2)
+    drawn, axes = new_figure(1, 2, width=11.0, height=4.2)
     left, right = axes[0]
     for name, color, mark in (("adjoint_norm", SECOND, "s"), ("arcta_norm", ACCENT, "o")):
         x = [row["horizon"] for row in rows]

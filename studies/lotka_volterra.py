@@ -106,7 +106,7 @@ def reach(curve: dict[str, np.ndarray], level: float, what: str) -> float:
 
 def curves(rows: list[dict[str, Any]]) -> Any:
     """Median best-so-far error against evaluations and against wall time."""
-    figure, axes = new_figure(1, 2, width=11, height=4.2)
+    figure, axes = new_figure(1, 2, width=11.0, height=4.2)
     for axis, what, name in (
         (axes[0][0], "evaluations", "drift evaluations (single points, forward)"),
         (axes[0][1], "seconds", "seconds of optimisation, compilation apart"),

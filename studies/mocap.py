@@ -149,7 +149,7 @@ def figure(study: Study) -> Any:
     fit = train(name, 1, 0, training, study.quick)
     ahead, truth = forecast(fit, test[1], 1)
     spread = np.argsort(-truth.values.std(axis=0))[:6]
-    drawn, axes = new_figure(3, 2, width=11, height=1.9)
+    drawn, axes = new_figure(3, 2, width=11.0, height=1.9)
     for axis, channel in zip(axes.flat, spread, strict=True):
         low, high = ahead.quantile(0.05)[:, channel], ahead.quantile(0.95)[:, channel]
         axis.fill_between(ahead.times, low, high, color=ACCENT, alpha=0.2, linewidth=0, label="90 % band")

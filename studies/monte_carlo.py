@@ -102,7 +102,7 @@ def _trained(quick: bool) -> arcta.Fit:
 
 
 def figure(rows: list[dict[str, Any]], variances: list[dict[str, Any]]) -> Any:
-    drawn, axes = new_figure(1, 3, width=13, height=3.8)
+    drawn, axes = new_figure(1, 3, width=13.0, height=3.8)
     for axis, what, name in ((axes[0][0], "steps", "iterations"), (axes[0][1], "evaluations", "drift evaluations")):
         for count, color in COLORS.items():
             part = [row for row in rows if row["num_times"] == count]

@@ -112,7 +112,7 @@ def draw(
     samples = ahead.signal[:10].mean(axis=0).reshape(-1, height, width)
     lead = test.series.times - test.series.times[0]
     chosen = np.linspace(0, len(lead) - 1, 10).astype(int)
-    drawn, axes = new_figure(3, 10, width=13, height=1.5)
+    drawn, axes = new_figure(3, 10, width=13.0, height=1.5)
     for column, i in enumerate(chosen):
         overlay = np.stack([samples[i], 0.6 * truth[i], truth[i]], axis=-1)
         for axis, picture in zip(axes[:, column], (truth[i], mean[i], overlay), strict=True):
@@ -124,7 +124,7 @@ def draw(
     for axis, name in zip(axes[:, 0], ("film", "mean forecast", "10 samples (red)\nover the film"), strict=True):
         axis.set_ylabel(name, fontsize=8)
     study.save_figure("frames", drawn)
-    drawn, axes = new_figure(3, 1, width=11, height=2.1)
+    drawn, axes = new_figure(3, 1, width=11.0, height=2.1)
     for axis, color in zip(axes[:2, 0], (ACCENT, SECOND), strict=True):
         i = 0 if color == ACCENT else 1
         low, high = np.quantile(ahead.states[..., i], [0.05, 0.95], axis=0)
