@@ -217,7 +217,7 @@ def run(study: Study) -> None:
             rows += [
                 {"method": m, "sweep": sweep, "size": size, "outcome": "a smaller one took too long"} for m in late
             ]
-            late |= {row["method"] for row in rows if row["sweep"] == sweep and row["outcome"] == LATE}
+            late |= {row["method"] for row in rows if row["sweep"] == sweep and row.get("outcome") == LATE}
     mine = {row["sweep"]: row for row in own}
     table = []
     for sweep, sizes in sweeps.items():
