@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -370,6 +370,34 @@ class Fits(Protocol):
     """A model with a way of training of its own, as those in `arcta.baselines`."""
 
     def fit(self, data: Series | Sequence[Series], **options: Any) -> Any: ...
+
+
+@overload
+def fit(
+    model: LatentSDE,
+    data: Series | Sequence[Series],
+    *,
+    key: int | PRNGKeyArray = 0,
+    validation: Series | Sequence[Series] | None = None,
+    holdout: float = 0.0,
+    training: Training = Training(),
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    about: Mapping[str, Any] | None = None,
+) -> Fit: ...
+
+
+@overload
+def fit(
+    model: Fits,
+    data: Series | Sequence[Series],
+    *,
+    key: int | PRNGKeyArray = 0,
+    validation: Series | Sequence[Series] | None = None,
+    training: Training = Training(),
+    progress: bool = True,
+) -> Any: ...
 
 
 def fit(

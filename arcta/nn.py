@@ -80,7 +80,7 @@ class Halve(eqx.Module):
     """A 4 × 4 convolution of stride 2 (padding 1): frames of half the height and width.
 
     Written as patches and one matrix product: XLA's convolutions are slow on a CPU, their gradients very slow (a step of the
-    pendulum video's model: 3.1 s with `eqx.nn.Conv2d`, below 0.1 s so).
+    pendulum video's model in a throw-away profile: 3.1 s with `eqx.nn.Conv2d`, 0.1 s so).
     """
 
     weight: Float[Array, "out_channels patch"]

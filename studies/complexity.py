@@ -23,11 +23,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import arcta
-from arcta.baselines import NeuralODE, Solved, SolvedSDE, SolverObjective, assemble
+from arcta.baselines import NeuralODE, SolvedSDE, SolverObjective, assemble
 from arcta.figures import ACCENT, MUTED, SECOND, new_figure
 from arcta.model import LatentSDE, build, summarise
 from arcta.objective import Objective, TrainingData
 from arcta.sde import ParametricDrift
+from arcta.solved import Solved
 from arcta.study import Study, markdown
 from arcta.windows import windows_of
 
@@ -144,15 +145,15 @@ def rival(method: str, sweep: str, size: int) -> None:
     spec = LatentSDE(decoder="identity", encoder="window", lookahead=0, noise=NOISE, partition_size=length)
     summary = summarise(spec, series)
     solved = assemble(rival, spec, summary, **shape, key=jax.random.key(0))
-    units = build(
+    drift = build(
         LatentSDE(
             decoder="identity", encoder="window", lookahead=0, noise=NOISE, drift=cycle, parameters=parameters(kappa)
         ),
         summary,
         key=jax.random.key(0),
     ).drift
-    assert isinstance(units, ParametricDrift)
-    solved: Solved = eqx.tree_at(lambda s: s.model.drift, solved, units)
+    assert isinstance(drift, ParametricDrift)
+    solved: Solved = eqx.tree_at(lambda s: s.model.drift, solved, drift)
     windows = TrainingData(windows_of(series, summary.scaling, size=length, lookahead=0))
     flat, compiled = gradient(SolverObjective(batch_size=len(series)), solved, windows)
     print(json.dumps({"bytes": compiled.memory_analysis().temp_size_in_bytes}), flush=True)

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import arcta
-from arcta.baselines import solve_ode
 from arcta.figures import ACCENT, SECOND, new_figure
 from arcta.model import Model, build, summarise
 from arcta.objective import Objective, TrainingData
 from arcta.posterior import rotation
+from arcta.solved import solve_ode
 from arcta.study import Study, markdown
 from arcta.train import start, train
 from arcta.windows import windows_of

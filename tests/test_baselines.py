@@ -10,8 +10,9 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import arcta
-from arcta.baselines import Clock, LatentODE, NeuralODE, SolvedSDE, assemble, solve_ode, solve_sde
+from arcta.baselines import LatentODE, NeuralODE, SolvedSDE, assemble
 from arcta.model import LatentSDE, summarise
+from arcta.solved import Clock, solve_ode, solve_sde
 from arcta.windows import windows_of
 
 
