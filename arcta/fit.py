@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import msgspec
@@ -21,6 +20,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from .checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
+from .compiled import compiled
 from .elbo import drift_evaluations
 from .forecast import forecast, inputs_at
 from .metrics import Scores, score
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 JOIN_WARNING = 1.0  # nats per join; a 1-D OU with 15 joins overshoots its log-likelihood by 15 nats
-_compiled_joins = eqx.filter_jit(joins)
+_compiled_joins = compiled(joins)
 
 
 def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:

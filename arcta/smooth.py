@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .compiled import compiled
 from .model import DataSummary, Model
 from .prediction import Prediction, check_channels, check_times, predict
 from .series import Series
@@ -20,7 +20,7 @@ from .solve import padded_length
 from .windows import Window, partition, partition_starts
 
 
-@eqx.filter_jit
+@compiled
 def marginals(
     model: Model, windows: Window, times: Float[Array, "windows times"]
 ) -> tuple[Float[Array, "windows times latent"], Float[Array, "windows times latent"]]:

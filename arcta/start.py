@@ -20,6 +20,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.linalg import logm
 
+from .compiled import compiled
 from .model import DataSummary, LinearDecoder, Model, output_start
 from .nn import Identity, LocalEncoder, SkipMLP, WindowEncoder, local_lines
 from .posterior import encode
@@ -31,7 +32,7 @@ MAX_WINDOWS = 64  # more say no more about a linear model
 LAG = 0.5  # model's units of time, in which the dynamics turn by about half a radian
 
 
-@eqx.filter_jit
+@compiled
 def _features(encoder: LocalEncoder, windows: Window) -> Any:
     return jax.lax.map(lambda w: encoder.features(w.times, w.values, w.mask), windows)
 
@@ -51,7 +52,7 @@ def _components(windows: Window, encoder: LocalEncoder, used: np.ndarray) -> Loc
     return eqx.tree_at(lambda e: e.project, encoder, jnp.asarray(vectors, float))
 
 
-@eqx.filter_jit
+@compiled
 def _levels(encoder: LocalEncoder, window: Window) -> Any:
     times, values, mask = (jnp.asarray(part) for part in (window.times, window.values, window.mask))
     x = (values - encoder.shift) / encoder.scale
@@ -185,7 +186,7 @@ def warm_start(model: Model, summary: DataSummary, windows: Window, *, diffusion
     return eqx.tree_at(lambda m: m.bridge.log_diffusion, model, jnp.asarray(np.log(q), float))
 
 
-@eqx.filter_jit
+@compiled
 def _imitate(model: Model, windows: Window, states: Array, steps: int, key: PRNGKeyArray) -> tuple[Any, Any]:
     """Encoder and decoder after some steps of Adam on given states: the encoder's means learn to hit them, the decoder to draw
     the frames from them, a window at a time."""
@@ -261,7 +262,7 @@ def _start_frames(
     return eqx.tree_at(lambda m: m.diffusion.level.log.mean, model, start)
 
 
-@eqx.filter_jit
+@compiled
 def _encoded(encoder: WindowEncoder, windows: Window) -> Array:
     return jax.lax.map(lambda window: encode(encoder, window), windows)
 

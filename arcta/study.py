@@ -26,6 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class Study:
             row = {"settings": stamp, "job": job, "row": measured, "seconds": time.perf_counter() - clock}
             done[name] = plain(row)
             fresh += 1
+            if not self.quick:
+                jax.clear_caches()  # hundreds of rows' programs in one process run into the limit on memory maps
             self._write(
                 {
                     "study": self.name,

@@ -23,6 +23,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from .compiled import compiled
+
 Row = dict[str, int | float]
 
 
@@ -138,14 +140,7 @@ def start(model: Any, training: Training, *, key: PRNGKeyArray) -> State:
     return State(model, training.optimiser().init(flat), jnp.zeros((), jnp.int32), key)
 
 
-def _jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """LLVM's lighter optimisation: the default model's loop compiles in 36 s instead of 60 s (one busy core), and its steps are
-    as fast (9.3 and 9.5 ms); figures of a throw-away profile."""
-    options: dict[str, Any] = {"compiler_options": {"xla_backend_optimization_level": 1}}
-    return eqx.filter_jit(function, **options)
-
-
-@_jit
+@compiled
 def advance(
     loss: Callable[..., Any], training: Hashable, state: State, data: Any, stop: Int[Array, ""]
 ) -> tuple[State, dict[str, Array], dict[str, Array]]:

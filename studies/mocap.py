@@ -21,6 +21,7 @@ import arcta
 from arcta.figures import ACCENT, INK, new_figure
 from arcta.metrics import crps
 from arcta.nn import MLP
+from arcta.sde import PlainDrift
 from arcta.study import Study, markdown
 
 NUM_PATHS = 128
@@ -55,7 +56,8 @@ PAPER_TRAINING = {
 # How "best" was picked, and what else was tried: docs/studies/mocap.md.
 BEST = {**PAPER, "diffusion_start": 1e-3}
 BEST_TRAINING = {**PAPER_TRAINING}
-CONFIGURATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+Configuration = tuple[dict[str, Any], dict[str, Any]]
+CONFIGURATIONS: dict[str, Configuration] = {
     "paper's, KL weight 50": (PAPER, PAPER_TRAINING),
     "paper's, true bound": (PAPER, {**PAPER_TRAINING, "kl_weight": 1.0}),
     "best by validation": (BEST, BEST_TRAINING),
@@ -85,14 +87,28 @@ def sequences(study: Study) -> tuple[list[arcta.Series], list[arcta.Series], lis
     return arcta.datasets.mocap(path, download=True)
 
 
-def train(configuration: str, setup: int, seed: int, data: list[arcta.Series], quick: bool = False) -> arcta.Fit:
+class SteadyDrift(PlainDrift):
+    """A network whose last latent axis only diffuses: room for what stays with a sequence, as the pace of a gait does."""
+
+    def __init__(self, latent_size: int, sizes: tuple[int, ...], activation: str, *, key: Any):
+        super().__init__(latent_size, hidden_sizes=sizes, activation=activation, key=key)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return super().__call__(*arguments).at[-1].set(0.0)
+
+
+def train(
+    configuration: Configuration, setup: int, seed: int, data: list[arcta.Series], quick: bool = False
+) -> arcta.Fit:
     """One model of a configuration on the frames that a setup allows."""
-    model, training = CONFIGURATIONS[configuration]
+    model, training = configuration
     frames = 300 if setup == 1 else 200
+    size, activation, key = model["latent_size"], model["activation"], jax.random.key(10_000 + seed)
     model = {**model, "partition_size": min(model["partition_size"], frames)}
     if "decoder" not in model:
-        size, activation = model["latent_size"], model["activation"]
-        model["decoder"] = MLP((size, 15, 30, 30, 50), activation, key=jax.random.key(10_000 + seed))
+        model["decoder"] = MLP((size, 15, 30, 30, 50), activation, key=key)
+    if model["drift"] == "steady":
+        model["drift"] = SteadyDrift(size, model["drift_sizes"], activation, key=jax.random.fold_in(key, 1))
     if quick:
         training = {**training, "steps": 20, "log_every": 20}
     cut = [item.at_rows(slice(0, frames)) for item in data]
@@ -137,7 +153,7 @@ def score(fit: arcta.Fit, data: list[arcta.Series], setup: int) -> dict[str, Any
 def measure(study: Study, configuration: str, setup: int, seed: int) -> dict[str, Any]:
     """One seed: test and validation scores of the last iterate."""
     training, validation, test = sequences(study)
-    fit = train(configuration, setup, seed, training, study.quick)
+    fit = train(CONFIGURATIONS[configuration], setup, seed, training, study.quick)
     result = {**score(fit, test, setup), "validation_mse": score(fit, validation, setup)["mse"], "seconds": fit.seconds}
     return {**result, "rmse": float(np.sqrt(result["mse"]))}
 
@@ -146,7 +162,7 @@ def figure(study: Study) -> Any:
     """Some channels of a test sequence with the forecast of one model."""
     training, _, test = sequences(study)
     name = "best by validation"
-    fit = train(name, 1, 0, training, study.quick)
+    fit = train(CONFIGURATIONS[name], 1, 0, training, study.quick)
     ahead, truth = forecast(fit, test[1], 1)
     spread = np.argsort(-truth.values.std(axis=0))[:6]
     drawn, axes = new_figure(3, 2, width=11.0, height=1.9)
