@@ -153,7 +153,7 @@ def draw(
 def run(study: Study) -> None:
     model, training = settings(study.quick)
     chosen = {"model": repr(model), "training": repr(training), "quick": study.quick}
-    jobs = [{"seed": seed} for seed in range(study.num_seeds(1))]
+    jobs = [{"seed": seed} for seed in range(study.num_seeds(2))]
     rows = study.measure(jobs, lambda seed: measure(study, seed), chosen)
     table = [
         {
