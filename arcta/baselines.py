@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .compiled import compiled
 from .fit import as_key, validation_pairs, validator
 from .forecast import check_finite, default_step
 from .metrics import Scores, score
@@ -176,7 +175,7 @@ class SolverObjective(eqx.Module):
         return -bound / data.observed, terms
 
 
-@compiled
+@eqx.filter_jit
 def _paths(solved: Solved, window: Window, grid: Grid, num_samples: int, key: PRNGKeyArray) -> tuple[Array, Draw]:
     def one(key: PRNGKeyArray) -> tuple[Array, Draw]:
         draw_key, state_key, path_key = jax.random.split(key, 3)

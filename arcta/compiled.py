@@ -1,8 +1,9 @@
-"""How arcta's programs are compiled: for a short wait before the first step.
+"""How training is compiled: for a short wait before the first step.
 
 A model's loop is some five hundred small fusions, and XLA's usual ways spend 13 to 15 s on them. LLVM's lighter optimisation and
-the older of XLA's two emitters for the CPU take 6 to 7 s, and the steps are as fast (throw-away profiles of the Lotka–Volterra,
-MOCAP and default models, one core; `make bench` prints the compile times of today).
+the older of XLA's two emitters for the CPU take 6 to 7 s; the steps of small models are as fast, MOCAP's take perhaps 10 %
+longer. Sample paths, whose arrays are large, would take twice as long, so forecasts are compiled as usual. (Throw-away profiles
+on one core of two busy ones; `make bench` times steps.)
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .compiled import compiled
 from .model import DataSummary, Draw, Model
 from .prediction import Prediction, check_channels, check_times, predict
 from .series import Series
@@ -26,7 +25,7 @@ def default_step(summary: DataSummary) -> float:
     return min(1 / 40, summary.typical_step)
 
 
-@compiled
+@eqx.filter_jit
 def forecast_paths(
     model: Model, window: Window, node: Int[Array, ""], grid: Grid, num_samples: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "samples n latent"], Draw]:

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .compiled import compiled
 from .figures import INK, MUTED, SECOND, draw_bands, draw_points, label, new_figure
 from .model import DataSummary, Draw, Model
 from .nn import Identity
@@ -132,7 +132,7 @@ class Prediction:
         return self.calendar.dates(times).tz_localize(None) if self.calendar else times
 
 
-@compiled
+@eqx.filter_jit
 def _decode(model: Model, states: Array, draws: Draw, key: PRNGKeyArray) -> tuple[Array, Array, Array]:
     """Decoder outputs, their means and samples around them, for paths `(samples, n, latent)`."""
 
@@ -145,7 +145,7 @@ def _decode(model: Model, states: Array, draws: Draw, key: PRNGKeyArray) -> tupl
     return jax.vmap(along)(states, draws, keys)
 
 
-@compiled
+@eqx.filter_jit
 def _mixture_log_density(model: Model, outputs: Array, draws: Draw, values: Array) -> Array:
     """log (1/K) Σ_k p(x | path k), for each entry of `values` (n, channels)."""
 

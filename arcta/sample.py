@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .compiled import compiled
 from .forecast import check_finite, default_step, input_knots
 from .model import DataSummary, Draw, Model
 from .prediction import Prediction, check_times, predict
 from .solve import Grid, make_grid, path
 
 
-@compiled
+@eqx.filter_jit
 def prior_paths(
     model: Model, grid: Grid, num_samples: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "samples n latent"], Draw]:
