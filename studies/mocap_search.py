@@ -43,6 +43,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cosine, learning rate 5e-3": ({}, {"schedule": "cosine", "learning_rate": 5e-3}),
     "cosine, steady axis": ({"drift": "steady", "latent_size": 7}, {"schedule": "cosine"}),
     "cosine, latent 8": ({"latent_size": 8}, {"schedule": "cosine"}),
+    "cosine, latent 8, learning rate 5e-3": ({"latent_size": 8}, {"schedule": "cosine", "learning_rate": 5e-3}),
 }
 
 
