@@ -9,11 +9,14 @@ numbers are not finite is not taken: the loop stops before it and says which num
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Literal
 
 import equinox as eqx
@@ -232,6 +235,28 @@ class _Progress:
             self.bar.stop()
 
 
+@contextlib.contextmanager
+def _on_interrupt() -> Iterator[list[int]]:
+    """A list that Ctrl-C adds to. The first is obeyed between two calls of the compiled loop, where the state is whole; the second
+    at once. Not in threads, where Python allows no handler."""
+    caught: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        caught.append(number)
+        if len(caught) > 1:
+            raise KeyboardInterrupt
+        print("arcta: stopping after these steps; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield caught
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _next_stop(step: int, training: Training) -> int:
     every = (training.log_every, training.validate_every, training.checkpoint_every)
     return min(training.steps, *((step // n + 1) * n for n in every))
@@ -271,6 +296,8 @@ def train(
             on_checkpoint(state, best)
 
     began = time.perf_counter()
+    handler = contextlib.ExitStack()
+    interrupted = handler.enter_context(_on_interrupt())
     try:
         jax.block_until_ready(advance(loss, training, state, data, state.step)[1])  # no step: compiles
         compile_seconds = time.perf_counter() - began
@@ -303,12 +330,16 @@ def train(
             if training.patience is not None and best.since >= training.patience:
                 stopped = "early"
                 break
+            if interrupted and step < training.steps:
+                stopped = "interrupted"
+                break
     except KeyboardInterrupt:
         stopped = "interrupted"
     except TrainingDiverged:
         checkpoint()
         raise
     finally:
+        handler.close()
         bar.close()
     checkpoint()
     return Outcome(state, best, history, stopped, compile_seconds, seconds)
