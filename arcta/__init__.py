@@ -12,6 +12,7 @@ from .fit import load as load
 from .metrics import Scores as Scores
 from .model import LatentSDE as LatentSDE
 from .model import Model as Model
+from .prediction import Bands as Bands
 from .prediction import Prediction as Prediction
 from .prior import Known as Known
 from .prior import Learned as Learned
@@ -22,6 +23,8 @@ from .report import report as report
 from .series import Calendar as Calendar
 from .series import Series as Series
 from .series import split as split
+from .store import Store as Store
+from .store import store as store
 from .train import Training as Training
 from .train import TrainingDiverged as TrainingDiverged
 from .windows import Window as Window

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .fit import as_key, validation_pairs, validator
-from .forecast import check_finite, default_step
+from .forecast import default_step
 from .metrics import Scores, score
 from .model import DataSummary, Draw, LatentSDE, build, summarise
 from .nn import MLP
@@ -28,7 +28,7 @@ from .objective import TrainingData, at
 from .prediction import Prediction, check_channels, check_times, predict
 from .prior import Known
 from .series import Series, as_list
-from .solve import Grid, make_grid, path
+from .solve import make_grids, walk
 from .solved import Gradient, Recognition, Solved
 from .train import Row, Training, start, train
 from .windows import Window, last_window, windows_of
@@ -176,12 +176,11 @@ class SolverObjective(eqx.Module):
 
 
 @eqx.filter_jit
-def _paths(solved: Solved, window: Window, grid: Grid, num_samples: int, key: PRNGKeyArray) -> tuple[Array, Draw]:
+def _start_states(solved: Solved, window: Window, num_samples: int, key: PRNGKeyArray) -> tuple[Array, Draw]:
     def one(key: PRNGKeyArray) -> tuple[Array, Draw]:
-        draw_key, state_key, path_key = jax.random.split(key, 3)
+        draw_key, state_key = jax.random.split(key)
         draw = solved.model.draw(key=draw_key)
-        z = solved.end_state(window, draw, key=state_key)
-        return path(solved.model, draw, z, grid, key=path_key), draw
+        return solved.end_state(window, draw, key=state_key), draw
 
     return jax.vmap(one)(jax.random.split(key, num_samples))
 
@@ -202,12 +201,12 @@ def _forecast(
     if ahead[0] <= last:
         raise ValueError(f"a forecast goes forward from t={last:g}; got t={ahead[0]:g}. Ask for later times.")
     begin, since = (last - scaling.origin) / scaling.time_scale, (ahead - last) / scaling.time_scale
-    grid = make_grid(begin, since, default_step(summary), np.zeros(0), np.zeros((0, 0)))
+    grids = make_grids(begin, since, default_step(summary), np.zeros(0), np.zeros((0, 0)))
     window = jax.tree.map(jnp.asarray, last_window(series, scaling, size=summary.partition_size, lookahead=0))
-    path_key, decode_key = jax.random.split(key)
-    states, draws = _paths(solved, window, grid, num_samples, path_key)
-    check_finite(states)
-    return predict(solved.model, summary, series.name, ahead, states, draws, key=decode_key)
+    start_key, path_key, decode_key = jax.random.split(key, 3)
+    initial, draws = _start_states(solved, window, num_samples, start_key)
+    pieces = walk(solved.model, draws, initial, grids, key=path_key)
+    return predict(solved.model, summary, series.name, ahead, pieces, draws, key=decode_key)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -18,9 +18,11 @@ import cyclopts
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .config import Configuration
     from .fit import Fit
-    from .prediction import Prediction
+    from .prediction import Bands, Prediction
     from .read import Reading
     from .series import Series
 
@@ -203,7 +205,7 @@ def _one_of(series: list[Series], name: str | None) -> list[Series]:
     return chosen
 
 
-def _table(predictions: dict[str, Prediction]) -> Any:
+def _table(predictions: Mapping[str, Prediction | Bands]) -> Any:
     """One table of means, standard deviations and quantiles; a column `series` if there are several."""
     import pandas as pd
 
@@ -334,6 +336,8 @@ def forecast(
     """
     import numpy as np
 
+    from .prediction import QUANTILES
+
     fitted = _load(run)
     changes = _reading_changes(time, series, inputs, None, None, decimal, delimiter, None, None, None, None)
     options = _stored_options(fitted, changes)
@@ -352,7 +356,8 @@ def forecast(
             count = max(int(np.floor(reach / step + 1e-9)), 1)
             times[item.name] = last + (np.arange(1, count + 1) * step if reach >= step else np.array([reach]))
     known = _future_inputs(fitted, future_inputs, options, context)
-    result = fitted.forecast(times, given=context, inputs=known, num_samples=samples, key=key)
+    levels = QUANTILES if plot is None else None  # paths are kept to be drawn, not for the table
+    result = fitted.forecast(times, given=context, inputs=known, num_samples=samples, quantiles=levels, key=key)
     predictions = result if isinstance(result, dict) else {context[0].name: result}
     _write(_table(predictions), out, as_json)
     if plot is not None:

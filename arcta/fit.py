@@ -43,6 +43,7 @@ from .sample import sample
 from .series import Series, as_list, split
 from .smooth import smooth
 from .start import warm_start
+from .store import Feed, Store
 from .train import Best, Outcome, Row, Training, start, train
 from .windows import Window, windows_of
 
@@ -108,6 +109,7 @@ class Fit:
         inputs: Any = None,
         num_samples: int = 256,
         max_step: float | None = None,
+        quantiles: Sequence[float] | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Any:
         """What comes after the training series, or after `given`, at any later times.
@@ -122,18 +124,20 @@ class Fit:
         - `inputs`: known inputs, if the model has any: at `times`, shape `(n, inputs)`; or a DataFrame with the inputs'
           columns and the time as index, interpolated to `times`.
         - `max_step`: the solver's longest step, in the data's unit of time.
+        - `quantiles`: keep only these, the mean and the standard deviation, and no paths: memory then does not grow with
+          the number of paths times the horizon.
 
-        **Returns:** a `Prediction`; with several series a dictionary of them by name.
+        **Returns:** a `Prediction` (with `quantiles`: `Bands`); with several series a dictionary of them by name.
         """
         series, key = self._given(given), as_key(key)
 
-        def one(item: Series, k: PRNGKeyArray) -> Prediction:
+        def one(item: Series, k: PRNGKeyArray) -> Any:
             ahead = times[item.name] if isinstance(times, Mapping) else times
             known = inputs[item.name] if isinstance(inputs, Mapping) else inputs
             if hasattr(known, "columns"):
                 known = inputs_at(self.summary, known, ahead)
             options = {"origin": origin, "inputs": known, "num_samples": num_samples, "max_step": max_step}
-            return forecast(self.model, self.summary, item, ahead, **options, key=k)
+            return forecast(self.model, self.summary, item, ahead, **options, quantiles=quantiles, key=k)
 
         if len(series) == 1:
             return one(series[0], key)
@@ -355,6 +359,27 @@ def _measure(objective: Objective, windows: Window, training: Training) -> Calla
     return measure
 
 
+def _feed(
+    data: Store,
+    read: list[Series],
+    summary: DataSummary,
+    shape: Mapping[str, int],
+    training: Training,
+    key: PRNGKeyArray,
+) -> Feed:
+    """Windows from all over a file, for at most 256 steps at a time."""
+    seen = sum(item.mask.sum() for item in read) / sum(item.mask.size for item in read)
+    return Feed(
+        data,
+        summary.scaling,
+        **shape,
+        batch_size=training.batch_size,
+        observed=float(seen) * len(data) * len(summary.channels),
+        seed=int(jax.random.bits(key)),
+        steps=min(training.log_every, 256),
+    )
+
+
 def _warn_of_joins(history: Sequence[Row]) -> None:
     jumps = [row["join_kl_mean"] for row in history if "join_kl_mean" in row]
     if jumps and jumps[-1] > JOIN_WARNING:
@@ -375,7 +400,7 @@ class Fits(Protocol):
 @overload
 def fit(
     model: LatentSDE,
-    data: Series | Sequence[Series],
+    data: Series | Sequence[Series] | Store,
     *,
     key: int | PRNGKeyArray = 0,
     validation: Series | Sequence[Series] | None = None,
@@ -402,7 +427,7 @@ def fit(
 
 def fit(
     model: LatentSDE | Fits,
-    data: Series | Sequence[Series],
+    data: Series | Sequence[Series] | Store,
     *,
     key: int | PRNGKeyArray = 0,
     validation: Series | Sequence[Series] | None = None,
@@ -419,7 +444,7 @@ def fit(
 
     - `model`: the configuration; `LatentSDE()` derives everything from the data. A rival from `arcta.baselines` is trained
       its own way and takes `key`, `validation`, `training` and `progress` alone.
-    - `data`: training series, in your own units.
+    - `data`: training series, in your own units; or an `arcta.store`, which stays on disk.
     - `key`: a seed; the same seed on the same machine gives the same model.
     - `validation`: later parts of training series (same name), or new series; their forecast error is logged, decides
       which model is best, and stops training early if `training.patience` is set.
@@ -445,8 +470,12 @@ def fit(
         unused = [name for name, value in (("holdout", holdout), ("out", out), ("resume", resume)) if value]
         if unused:
             raise ValueError(f"{type(model).__name__} does not know {unused[0]}=; leave it out.")
+        if isinstance(data, Store):
+            raise ValueError(f"{type(model).__name__} needs its data in memory; an arcta.store is for LatentSDE.")
         return model.fit(data, key=key, validation=validation, training=training, progress=progress)
-    whole = as_list(data)
+    if isinstance(data, Store) and (holdout or training.join_penalty):
+        raise ValueError("data on disk is trained on whole, window by window: leave holdout= and join_penalty out.")
+    whole = data.sample() if isinstance(data, Store) else as_list(data)
     series, cuts = hold_out(whole, holdout)
     summary = summarise(model, series)
     held_out = [] if validation is None else as_list(validation)
@@ -480,7 +509,7 @@ def fit(
     outcome: Outcome = train(
         objective,
         state,
-        stacked,
+        stacked if not isinstance(data, Store) else _feed(data, whole, summary, shape, training, train_key),
         training,
         measure=_measure(objective, stacked.windows, training),
         validate=validator(validation_pairs(series, held_out), summary) if held_out else None,
@@ -497,7 +526,9 @@ def fit(
         summary=summary,
         model=chosen,
         training=training,
-        context=carried(whole, summary, lookahead + summary.margin),
+        context=[data.tail(summary.partition_size + 1 + lookahead + summary.margin)]
+        if isinstance(data, Store)
+        else carried(whole, summary, lookahead + summary.margin),
         history=history,
         stopped=outcome.stopped,
         seconds=outcome.seconds,

@@ -5,6 +5,7 @@ z(t_N) ~ q(z(t_N) | last window),   θ ~ q(θ),   dz = f dt + √q dβ,   x ~ p(
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -14,9 +15,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .model import DataSummary, Draw, Model
-from .prediction import Prediction, check_channels, check_times, predict
+from .prediction import check_channels, check_times, predict
 from .series import Series
-from .solve import Grid, make_grid, path
+from .solve import make_grids, walk
 from .windows import Window, last_window
 
 
@@ -26,19 +27,15 @@ def default_step(summary: DataSummary) -> float:
 
 
 @eqx.filter_jit
-def forecast_paths(
-    model: Model, window: Window, node: Int[Array, ""], grid: Grid, num_samples: int, key: PRNGKeyArray
-) -> tuple[Float[Array, "samples n latent"], Draw]:
-    """Latent paths from a node of `window` on, each with its own draw of the state there and of the parameters."""
+def start_states(
+    model: Model, window: Window, node: Int[Array, ""], num_samples: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "samples latent"], Draw]:
+    """Draws of the state at a node of `window`, and with each one of the parameters."""
     mean, log_variance = (at_nodes[node] for at_nodes in model.posterior(window).at_nodes())
-
-    def one(key: PRNGKeyArray) -> tuple[Array, Draw]:
-        draw_key, state_key, path_key = jax.random.split(key, 3)
-        draw = model.draw(key=draw_key)
-        noise = jax.random.normal(state_key, mean.shape, mean.dtype)
-        return path(model, draw, mean + jnp.exp(0.5 * log_variance) * noise, grid, key=path_key), draw
-
-    return jax.vmap(one)(jax.random.split(key, num_samples))
+    state_key, draw_key = jax.random.split(key)
+    noise = jax.random.normal(state_key, (num_samples, *mean.shape), mean.dtype)
+    draws = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(draw_key, num_samples))
+    return mean + jnp.exp(0.5 * log_variance) * noise, draws
 
 
 def input_knots(
@@ -97,16 +94,6 @@ def inputs_at(summary: DataSummary, table: Any, times: Any) -> Float[np.ndarray,
     return np.stack([np.interp(ahead, known, values[:, i]) for i in range(values.shape[1])], axis=1)
 
 
-def check_finite(states: np.ndarray | Array) -> None:
-    """Say so when paths ran away, instead of handing out NaN."""
-    lost = int((~np.isfinite(np.asarray(states))).any(axis=(1, 2)).sum())
-    if lost:
-        raise FloatingPointError(
-            f"{lost} of {len(states)} sample paths left the range of numbers: the learned drift is unstable there or the "
-            "solver's step too long. Pass a smaller max_step=, or train longer."
-        )
-
-
 def start_node(window: Window, series: Series, last: float, origin: float | None) -> int:
     """The row of `window` that a forecast starts from: the last node, or the observation at `origin`."""
     final = int(window.last_node())
@@ -132,9 +119,10 @@ def forecast(
     inputs: Any = None,
     num_samples: int = 256,
     max_step: float | None = None,
+    quantiles: Sequence[float] | None = None,
     key: PRNGKeyArray,
-) -> Prediction:
-    """Forecast what follows `series` at `times`, all in the user's units."""
+) -> Any:
+    """Forecast what follows `series` at `times`, all in the user's units: a `Prediction`, or with `quantiles` the `Bands`."""
     check_channels(summary, series)
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1; got {num_samples}. 256 gives usable 90 % bands.")
@@ -155,10 +143,9 @@ def forecast(
         )
     knots = input_knots(summary, series, start, ahead, inputs)
     step = default_step(summary) if max_step is None else max_step / scaling.time_scale
-    grid = make_grid((start - scaling.origin) / scaling.time_scale, (ahead - start) / scaling.time_scale, step, *knots)
-    path_key, decode_key = jax.random.split(key)
-    states, draws = forecast_paths(
-        model, jax.tree.map(jnp.asarray, window), jnp.asarray(node), grid, num_samples, path_key
-    )
-    check_finite(states)
-    return predict(model, summary, series.name, ahead, states, draws, key=decode_key)
+    since = (ahead - start) / scaling.time_scale
+    grids = make_grids((start - scaling.origin) / scaling.time_scale, since, step, *knots)
+    start_key, path_key, decode_key = jax.random.split(key, 3)
+    initial, draws = start_states(model, jax.tree.map(jnp.asarray, window), jnp.asarray(node), num_samples, start_key)
+    pieces = walk(model, draws, initial, grids, key=path_key)
+    return predict(model, summary, series.name, ahead, pieces, draws, quantiles=quantiles, key=decode_key)

@@ -80,8 +80,8 @@ class Gaussian(eqx.Module):
         return output
 
     def sample(
-        self, output: Float[Array, " channels"], draw: Float[Array, " channels"], *, key: PRNGKeyArray
-    ) -> Float[Array, " channels"]:
+        self, output: Float[Array, "*paths channels"], draw: Float[Array, "*draws channels"], *, key: PRNGKeyArray
+    ) -> Float[Array, "*paths channels"]:
         return output + jnp.sqrt(draw) * jax.random.normal(key, output.shape, output.dtype)
 
     def kl(self) -> Float[Array, ""]:
@@ -121,8 +121,8 @@ class StudentT(eqx.Module):
         return output
 
     def sample(
-        self, output: Float[Array, " channels"], draw: Float[Array, " channels"], *, key: PRNGKeyArray
-    ) -> Float[Array, " channels"]:
+        self, output: Float[Array, "*paths channels"], draw: Float[Array, "*draws channels"], *, key: PRNGKeyArray
+    ) -> Float[Array, "*paths channels"]:
         freedom = 2 + jnp.exp(self.log_excess)
         return output + jnp.sqrt(draw) * jax.random.t(key, freedom, output.shape, output.dtype)
 
@@ -154,8 +154,8 @@ class Bernoulli(eqx.Module):
         return jax.nn.sigmoid(output)
 
     def sample(
-        self, output: Float[Array, " channels"], draw: Float[Array, " 0"], *, key: PRNGKeyArray
-    ) -> Float[Array, " channels"]:
+        self, output: Float[Array, "*paths channels"], draw: Float[Array, "*draws 0"], *, key: PRNGKeyArray
+    ) -> Float[Array, "*paths channels"]:
         return jax.random.bernoulli(key, jax.nn.sigmoid(output)).astype(output.dtype)
 
     def kl(self) -> Float[Array, ""]:
@@ -186,8 +186,8 @@ class Poisson(eqx.Module):
         return jnp.exp(output)
 
     def sample(
-        self, output: Float[Array, " channels"], draw: Float[Array, " 0"], *, key: PRNGKeyArray
-    ) -> Float[Array, " channels"]:
+        self, output: Float[Array, "*paths channels"], draw: Float[Array, "*draws 0"], *, key: PRNGKeyArray
+    ) -> Float[Array, "*paths channels"]:
         return jax.random.poisson(key, jnp.exp(output)).astype(output.dtype)
 
     def kl(self) -> Float[Array, ""]:
@@ -202,7 +202,7 @@ class ByChannel(eqx.Module):
 
     def _gather(self, pieces: list[Array]) -> Array:
         order = np.argsort(np.concatenate(self.channels))
-        return jnp.concatenate(pieces)[order]
+        return jnp.concatenate(pieces, axis=-1)[..., order]
 
     def draw(self, *, key: PRNGKeyArray) -> tuple[Any, ...]:
         keys = jax.random.split(key, len(self.parts))
@@ -228,11 +228,11 @@ class ByChannel(eqx.Module):
         return self._gather([part.mean(output[np.array(c)]) for part, c in zip(self.parts, self.channels, strict=True)])
 
     def sample(
-        self, output: Float[Array, " channels"], draw: tuple[Any, ...], *, key: PRNGKeyArray
-    ) -> Float[Array, " channels"]:
+        self, output: Float[Array, "*paths channels"], draw: tuple[Any, ...], *, key: PRNGKeyArray
+    ) -> Float[Array, "*paths channels"]:
         keys = jax.random.split(key, len(self.parts))
         groups = zip(self.parts, self.channels, draw, keys, strict=True)
-        return self._gather([part.sample(output[np.array(c)], d, key=k) for part, c, d, k in groups])
+        return self._gather([part.sample(output[..., np.array(c)], d, key=k) for part, c, d, k in groups])
 
     def kl(self) -> Float[Array, ""]:
         return sum((part.kl() for part in self.parts), start=jnp.zeros(()))

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .elbo import elbo
 from .model import Model
 from .posterior import join_kl
+from .store import StreamedData
 from .windows import Window
 
 
@@ -51,6 +52,19 @@ class TrainingData(eqx.Module):
         self.windows = jax.tree.map(jnp.asarray, windows)
         self.observed = observed_entries(self.windows)
 
+    def choose(self, batch_size: int, *, key: PRNGKeyArray) -> Int[Array, " batch"]:
+        """All windows, or some of them: drawn uniformly to within total/2³², with replacement, by one generator call (`randint`
+        makes three)."""
+        total = len(self.windows.first)
+        if batch_size >= total:
+            return jnp.arange(total)
+        return (jax.random.bits(key, (batch_size,), jnp.uint32) % total).astype(jnp.int32)
+
+    def pick(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, float]:
+        """The windows of a step, and how many in the data each of them stands for."""
+        index = self.choose(batch_size, key=key)
+        return at(self.windows, index), len(self.windows.first) / len(index)
+
 
 class Objective(eqx.Module):
     """The loss of a model on stacked windows at a step; a value to be compiled once, hence all fields static.
@@ -70,28 +84,22 @@ class Objective(eqx.Module):
         """The KL weight at a step."""
         return self.kl_weight * jnp.clip((step + 1) / max(self.kl_ramp, 1), 0.0, 1.0)
 
-    @staticmethod
-    def _choose(total: int, batch: int, key: PRNGKeyArray) -> Int[Array, " batch"]:
-        """Windows drawn uniformly to within total/2³², with replacement, by one generator call (`randint` makes three)."""
-        return (jax.random.bits(key, (batch,), jnp.uint32) % total).astype(jnp.int32)
-
     def __call__(
-        self, model: Model, data: TrainingData, step: Int[Array, ""], *, key: PRNGKeyArray
+        self, model: Model, data: TrainingData | StreamedData, step: Int[Array, ""], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         choose, estimate = jax.random.split(key)
-        windows = data.windows
-        total = len(windows.first)
-        batch = min(self.batch_size, total)
-        index = self._choose(total, batch, choose) if batch < total else jnp.arange(total)
+        windows, scale = data.pick(step, self.batch_size, key=choose)
+        batch = len(windows.first)
 
         def terms_of(window: Window, k: PRNGKeyArray):
             return elbo(model, window, num_draws=self.num_draws, num_times=self.num_times, key=k)
 
         if batch == 1:  # vmap over one window would copy its kernel matrix in and out of a loop
-            per_window = jax.tree.map(lambda term: term[None], terms_of(at(windows, index[0]), estimate))
+            per_window = jax.tree.map(
+                lambda term: term[None], terms_of(jax.tree.map(lambda leaf: leaf[0], windows), estimate)
+            )
         else:
-            per_window = jax.vmap(terms_of)(at(windows, index), jax.random.split(estimate, batch))
-        scale = total / batch
+            per_window = jax.vmap(terms_of)(windows, jax.random.split(estimate, batch))
         terms = {
             "log_likelihood": scale * jnp.sum(per_window.log_likelihood),
             "path_kl": scale * jnp.sum(per_window.path_kl),
@@ -100,7 +108,8 @@ class Objective(eqx.Module):
         }
         kl = terms["path_kl"] + terms["initial_kl"] + terms["parameter_kl"]
         bound = terms["log_likelihood"] - self.weight(step) * kl
-        if self.join_penalty > 0:
-            terms["join_kl"] = scale * jnp.sum(joins(model, windows, index))
+        if self.join_penalty > 0 and isinstance(data, TrainingData):
+            chosen = data.choose(self.batch_size, key=choose)
+            terms["join_kl"] = scale * jnp.sum(joins(model, data.windows, chosen))
             bound = bound - self.join_penalty * terms["join_kl"]
         return -bound / data.observed, terms

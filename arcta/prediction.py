@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .figures import INK, MUTED, SECOND, draw_bands, draw_points, label, new_figure
 from .model import DataSummary, Draw, Model
@@ -19,6 +20,90 @@ from .series import Calendar, Series, time_index
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Bands:
+    """Mean, standard deviation and some quantiles of x over time, noise included: a prediction whose paths were not kept."""
+
+    name: str
+    times: Float[np.ndarray, " n"]
+    mean: Float[np.ndarray, "n channels"]
+    std: Float[np.ndarray, "n channels"]
+    levels: dict[float, Float[np.ndarray, "n channels"]]
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    time_unit: str
+    calendar: Calendar | None
+
+    def __repr__(self) -> str:
+        return (
+            f"Bands('{self.name}': {len(self.times)} times from {self.times[0]:g} to {self.times[-1]:g}, "
+            f"{len(self.channels)} channels, quantiles {', '.join(f'{q:g}' for q in self.levels)})"
+        )
+
+    def quantile(self, probability: float) -> Float[np.ndarray, "n channels"]:
+        """A quantile of x at each time, one of those that were kept."""
+        if probability not in self.levels:
+            kept = ", ".join(f"{q:g}" for q in self.levels)
+            raise ValueError(
+                f"the quantiles kept are {kept}; got {probability:g}. Forecast with quantiles= that has it."
+            )
+        return self.levels[probability]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A table: the time as index; for each channel its mean, its standard deviation and quantiles, noise included."""
+        import pandas as pd
+
+        columns: dict[str, np.ndarray] = {}
+        for i, channel in enumerate(self.channels):
+            columns[f"{channel} mean"] = self.mean[:, i]
+            columns[f"{channel} std"] = self.std[:, i]
+            columns |= {f"{channel} q{100 * q:g}": level[:, i] for q, level in self.levels.items()}
+        return pd.DataFrame(columns, index=time_index(self.times, self.calendar, self.time_unit))
+
+    def plot(
+        self,
+        *,
+        truth: Series | None = None,
+        context: Series | None = None,
+        channels: Sequence[str] | None = None,
+        paths: Float[np.ndarray, "paths n channels"] | None = None,
+    ) -> Figure:
+        """Mean and bands (noise included) between the quantiles kept, with observations, and some paths, over them.
+
+        **Arguments:** `truth`: observations to compare with; `context`: what the prediction was made from; `channels`:
+        which to draw (default: the first six); `paths`: to draw besides.
+        """
+        shown = list(channels or self.channels[:6])
+        unknown = [name for name in shown if name not in self.channels]
+        if unknown:
+            raise ValueError(f"there is no channel '{unknown[0]}'; the channels are {', '.join(self.channels[:8])}.")
+        figure, axes = new_figure(len(shown))
+        pairs = {low: high for low in self.levels for high in self.levels if low < 0.5 and abs(low + high - 1) < 1e-9}
+        for axis, name in zip(axes[:, 0], shown, strict=True):
+            i = self.channels.index(name)
+            for series, color, title in ((context, MUTED, "given"), (truth, SECOND if context else INK, "observed")):
+                if series is not None:
+                    seen = series.mask[:, i]
+                    points = self._shown(series.times[seen])
+                    draw_points(axis, points, series.values[seen, i], color=color, name=title)
+            bands = [
+                (high - low, self.levels[low][:, i], self.levels[high][:, i]) for low, high in sorted(pairs.items())
+            ]
+            drawn = np.zeros((0, len(self.times))) if paths is None else paths[:, :, i]
+            draw_bands(axis, self._shown(self.times), self.mean[:, i], bands, drawn)
+            axis.set_ylabel(label(name, self.units[i]))
+        axes[0, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+        axes[-1, 0].set_xlabel("" if self.calendar else label("time", self.time_unit))
+        return figure
+
+    def _shown(self, times: np.ndarray) -> Any:
+        """Times as a plot shows them."""
+        return self.calendar.dates(times).tz_localize(None) if self.calendar else times
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -64,17 +149,15 @@ class Prediction:
         """The marginal predictive log density of observed values, entry by entry, in the data's units."""
         return self._log_density(np.asarray(values))
 
-    def to_frame(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> pd.DataFrame:
-        """A table: the time as index; for each channel its mean, its standard deviation and quantiles, noise included."""
-        import pandas as pd
-
-        columns: dict[str, np.ndarray] = {}
+    def bands(self, quantiles: Sequence[float] = QUANTILES) -> Bands:
+        """Mean, standard deviation and quantiles, without the paths."""
         levels = {q: self.quantile(q) for q in quantiles}
-        for i, channel in enumerate(self.channels):
-            columns[f"{channel} mean"] = self.mean[:, i]
-            columns[f"{channel} std"] = self.observations[..., i].std(axis=0)
-            columns |= {f"{channel} q{100 * q:g}": level[:, i] for q, level in levels.items()}
-        return pd.DataFrame(columns, index=time_index(self.times, self.calendar, self.time_unit))
+        about = (self.channels, self.units, self.time_unit, self.calendar)
+        return Bands(self.name, self.times, self.mean, self.observations.std(axis=0), levels, *about)
+
+    def to_frame(self, quantiles: Sequence[float] = QUANTILES) -> pd.DataFrame:
+        """A table: the time as index; for each channel its mean, its standard deviation and quantiles, noise included."""
+        return self.bands(quantiles).to_frame()
 
     def to_xarray(self) -> Any:
         """An xarray Dataset: `observations`, `signal` (sample, time, channel) and `states` (sample, time, axis)."""
@@ -107,42 +190,24 @@ class Prediction:
         **Arguments:** `truth`: observations to compare with; `context`: what the prediction was made from; `channels`:
         which to draw (default: the first six).
         """
-        shown = list(channels or self.channels[:6])
-        unknown = [name for name in shown if name not in self.channels]
-        if unknown:
-            raise ValueError(f"there is no channel '{unknown[0]}'; the channels are {', '.join(self.channels[:8])}.")
-        figure, axes = new_figure(len(shown))
-        levels = {p: self.quantile(p) for p in (0.05, 0.25, 0.75, 0.95)}
-        for axis, name in zip(axes[:, 0], shown, strict=True):
-            i = self.channels.index(name)
-            for series, color, title in ((context, MUTED, "given"), (truth, SECOND if context else INK, "observed")):
-                if series is not None:
-                    seen = series.mask[:, i]
-                    points = self._shown(series.times[seen])
-                    draw_points(axis, points, series.values[seen, i], color=color, name=title)
-            bands = [(0.9, levels[0.05][:, i], levels[0.95][:, i]), (0.5, levels[0.25][:, i], levels[0.75][:, i])]
-            draw_bands(axis, self._shown(self.times), self.mean[:, i], bands, self.signal[:num_paths, :, i])
-            axis.set_ylabel(label(name, self.units[i]))
-        axes[0, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
-        axes[-1, 0].set_xlabel("" if self.calendar else label("time", self.time_unit))
-        return figure
-
-    def _shown(self, times: np.ndarray) -> Any:
-        """Times as a plot shows them."""
-        return self.calendar.dates(times).tz_localize(None) if self.calendar else times
+        bands = self.bands((0.05, 0.25, 0.75, 0.95))
+        return bands.plot(truth=truth, context=context, channels=channels, paths=self.signal[:num_paths])
 
 
 @eqx.filter_jit
-def _decode(model: Model, states: Array, draws: Draw, key: PRNGKeyArray) -> tuple[Array, Array, Array]:
-    """Decoder outputs, their means and samples around them, for paths `(samples, n, latent)`."""
+def _decode(
+    model: Model, states: Array, draws: Draw, first: Int[Array, ""], key: PRNGKeyArray
+) -> tuple[Array, Array, Array]:
+    """Decoder outputs, their means and samples around them, for paths `(samples, n, latent)`; the noise of a row depends on
+    (key, number of the row) alone, `first` being that of the first."""
 
-    def one(z: Array, draw: Draw, k: PRNGKeyArray) -> tuple[Array, Array, Array]:
-        output = model.decode(z, draw)
-        return output, model.likelihood.mean(output), model.likelihood.sample(output, draw.likelihood, key=k)
+    def noisy(output: Array, i: Array) -> Array:
+        return model.likelihood.sample(output, draws.likelihood, key=jax.random.fold_in(key, i))
 
-    along = jax.vmap(one, in_axes=(0, None, 0))
-    keys = jax.random.split(key, states.shape[:2])
-    return jax.vmap(along)(states, draws, keys)
+    outputs = jax.vmap(lambda path, draw: jax.vmap(lambda z: model.decode(z, draw))(path))(states, draws)
+    signal = jax.vmap(jax.vmap(model.likelihood.mean))(outputs)
+    rows = first + jnp.arange(states.shape[1])
+    return outputs, signal, jax.vmap(noisy, in_axes=(1, 0), out_axes=1)(outputs, rows)
 
 
 @eqx.filter_jit
@@ -160,35 +225,49 @@ def predict(
     summary: DataSummary,
     name: str,
     times: Float[np.ndarray, " n"],
-    states: Float[Array, "samples padded latent"],
+    pieces: Iterable[Float[Array, "samples padded latent"]],
     draws: Draw,
     *,
+    quantiles: Sequence[float] | None = None,
     key: PRNGKeyArray,
-) -> Prediction:
-    """Decode latent paths and bring everything back to the user's units. States beyond the last time are padding."""
-    scaling, count = summary.scaling, len(times)
-    outputs, *sampled = _decode(model, states, draws, key)
-    signal, observations, states = (part[:, :count] for part in (*sampled, states))
+) -> Any:
+    """Decode latent paths, stretch by stretch, and bring everything back to the user's units: a `Prediction`, or the `Bands`
+    alone if only `quantiles` are asked for. States beyond the last time are padding."""
+    scaling = summary.scaling
+    about = (summary.channels, summary.units, summary.time_unit, summary.calendar)
+    kept: list[tuple[np.ndarray, ...]] = []
+    outputs: list[Array] = []
+    first = 0
+    for states in pieces:
+        output, *sampled = _decode(model, states, draws, jnp.asarray(first), key)
+        signal, observed = (scaling.undo(np.asarray(part)[:, : len(times) - first]) for part in sampled)
+        if quantiles is None:
+            outputs.append(output)
+            kept.append((observed, signal, np.asarray(states)[:, : len(times) - first]))
+        else:
+            levels = np.quantile(observed, quantiles, axis=0)
+            kept.append((signal.mean(axis=0)[None], observed.std(axis=0)[None], levels))
+        first += states.shape[1]
+    joined = [np.concatenate(parts, axis=1) for parts in zip(*kept, strict=True)]
+    if quantiles is not None:
+        mean, std, levels = joined
+        return Bands(name, np.asarray(times), mean[0], std[0], dict(zip(quantiles, levels, strict=True)), *about)
 
     def log_density(values: np.ndarray) -> np.ndarray:
-        scaled = np.zeros((outputs.shape[1], values.shape[1]))
-        scaled[:count] = scaling.values(values)
-        density = _mixture_log_density(model, outputs, draws, jax.numpy.asarray(scaled, outputs.dtype))
-        return np.asarray(density)[:count] - np.log(scaling.scale)
+        width = sum(output.shape[1] for output in outputs)
+        scaled = np.zeros((width, values.shape[1]))
+        scaled[: len(times)] = scaling.values(values)
+        parts = np.split(scaled, np.cumsum([output.shape[1] for output in outputs])[:-1])
+        found = [
+            _mixture_log_density(model, output, draws, jnp.asarray(part, output.dtype))
+            for output, part in zip(outputs, parts, strict=True)
+        ]
+        return np.concatenate([np.asarray(part) for part in found])[: len(times)] - np.log(scaling.scale)
 
+    observations, signal, states = joined
     own = isinstance(model.decoder, Identity)
-    return Prediction(
-        name=name,
-        times=np.asarray(times),
-        observations=scaling.undo(np.asarray(observations)),
-        signal=scaling.undo(np.asarray(signal)),
-        states=scaling.undo(np.asarray(states)) if own else np.asarray(states),
-        channels=summary.channels,
-        units=summary.units,
-        time_unit=summary.time_unit,
-        calendar=summary.calendar,
-        _log_density=log_density,
-    )
+    states = scaling.undo(states) if own else states
+    return Prediction(name, np.asarray(times), observations, signal, states, *about, log_density)
 
 
 def check_times(times: Any, calendar: Calendar | None = None) -> Float[np.ndarray, " n"]:

@@ -6,28 +6,20 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .forecast import check_finite, default_step, input_knots
+from .forecast import default_step, input_knots
 from .model import DataSummary, Draw, Model
 from .prediction import Prediction, check_times, predict
-from .solve import Grid, make_grid, path
+from .solve import make_grids, walk
 
 
 @eqx.filter_jit
-def prior_paths(
-    model: Model, grid: Grid, num_samples: int, key: PRNGKeyArray
-) -> tuple[Float[Array, "samples n latent"], Draw]:
-    """Latent paths from p(z0) at the grid's start."""
-
-    def one(key: PRNGKeyArray) -> tuple[Array, Draw]:
-        draw_key, state_key, path_key = jax.random.split(key, 3)
-        draw = model.draw(key=draw_key)
-        return path(model, draw, model.initial.sample(key=state_key), grid, key=path_key), draw
-
-    return jax.vmap(one)(jax.random.split(key, num_samples))
+def start_states(model: Model, num_samples: int, key: PRNGKeyArray) -> tuple[Float[Array, "samples latent"], Draw]:
+    """Draws of z0 ~ p(z0), and with each one of the parameters."""
+    state_key, draw_key = jax.random.split(key)
+    initial = jax.vmap(lambda k: model.initial.sample(key=k))(jax.random.split(state_key, num_samples))
+    return initial, jax.vmap(lambda k: model.draw(key=k))(jax.random.split(draw_key, num_samples))
 
 
 def sample(
@@ -48,8 +40,10 @@ def sample(
     start = float(asked[0])
     knots = input_knots(summary, None, start, asked, inputs)
     step = default_step(summary) if max_step is None else max_step / scaling.time_scale
-    grid = make_grid((start - scaling.origin) / scaling.time_scale, (asked - start) / scaling.time_scale, step, *knots)
-    path_key, decode_key = jax.random.split(key)
-    states, draws = prior_paths(model, grid, num_samples, path_key)
-    check_finite(states)
-    return predict(model, summary, "sample", np.asarray(asked), jnp.asarray(states), draws, key=decode_key)
+    since = (asked - start) / scaling.time_scale
+    grids = make_grids((start - scaling.origin) / scaling.time_scale, since, step, *knots)
+    start_key, path_key, decode_key = jax.random.split(key, 3)
+    initial, draws = start_states(model, num_samples, start_key)
+    return predict(
+        model, summary, "sample", asked, walk(model, draws, initial, grids, key=path_key), draws, key=decode_key
+    )

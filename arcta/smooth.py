@@ -67,4 +67,4 @@ def smooth(
     noise = jax.random.normal(state_key, (num_samples, *mean.shape), mean.dtype)
     draws = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(draw_key, num_samples))
     states = mean + jnp.exp(0.5 * log_variance) * noise
-    return predict(model, summary, series.name, asked, states, draws, key=decode_key)
+    return predict(model, summary, series.name, asked, [states], draws, key=decode_key)

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -101,6 +101,17 @@ class State(eqx.Module):
     optimiser: Any
     step: Int[Array, ""]
     key: PRNGKeyArray
+
+
+@runtime_checkable
+class Pieces(Protocol):
+    """Data that comes for `steps` steps at a time, as that of a file too large for memory does."""
+
+    steps: int
+
+    def at(self, step: int) -> Any:
+        """The data for the piece of training that `step` is in."""
+        ...
 
 
 class TrainingDiverged(RuntimeError):
@@ -257,8 +268,8 @@ def _on_interrupt() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _next_stop(step: int, training: Training) -> int:
-    every = (training.log_every, training.validate_every, training.checkpoint_every)
+def _next_stop(step: int, training: Training, piece: int) -> int:
+    every = (training.log_every, training.validate_every, training.checkpoint_every, piece)
     return min(training.steps, *((step // n + 1) * n for n in every))
 
 
@@ -280,6 +291,7 @@ def train(
     **Arguments:**
 
     - `loss`: see the module's docstring; compared by value, so that equal losses share one compilation.
+    - `data`: what the loss takes, or `Pieces` of it.
     - `measure(model, step)`: further numbers for a log row; `validate(model)`: `{"validation": score, …}`, lower is
       better.
     - `best`: the best model so far, when resuming.
@@ -295,18 +307,19 @@ def train(
         if on_checkpoint is not None:
             on_checkpoint(state, best)
 
+    at, piece = (data.at, data.steps) if isinstance(data, Pieces) else (lambda step: data, training.steps)
     began = time.perf_counter()
     handler = contextlib.ExitStack()
     interrupted = handler.enter_context(_on_interrupt())
     try:
-        jax.block_until_ready(advance(loss, training, state, data, state.step)[1])  # no step: compiles
+        jax.block_until_ready(advance(loss, training, state, at(int(state.step)), state.step)[1])  # no step: compiles
         compile_seconds = time.perf_counter() - began
         bar.compiled()
         while int(state.step) < training.steps:
-            target = _next_stop(int(state.step), training)
+            target = _next_stop(int(state.step), training, piece)
             clock = time.perf_counter()
             state, means, last = jax.block_until_ready(
-                advance(loss, training, state, data, jnp.array(target, jnp.int32))
+                advance(loss, training, state, at(int(state.step)), jnp.array(target, jnp.int32))
             )
             seconds += time.perf_counter() - clock
             step = int(state.step)

@@ -24,7 +24,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .scaling import Scaling
 from .series import Series
@@ -92,10 +92,27 @@ def partition(series: Series, scaling: Scaling, *, size: int, lookahead: int, ma
     - `margin`: B, the nodes beyond either end.
     """
     observed = series.mask.any(axis=1)
+    begin = partition_starts(int(observed.sum()), size)
+    after = np.append(begin[1:], observed.sum())
+    return cut(series, scaling, begin, after, first=begin == 0, size=size, lookahead=lookahead, margin=margin)
+
+
+def cut(
+    series: Series,
+    scaling: Scaling,
+    begin: Int[np.ndarray, " windows"],
+    after: Int[np.ndarray, " windows"],
+    *,
+    first: Bool[np.ndarray, " windows"],
+    size: int,
+    lookahead: int,
+    margin: int = 0,
+) -> Window:
+    """The windows that score the observed rows from `begin` to before `after`, at most `size` of them, stacked; `first` says
+    which of them begin a series."""
+    observed = series.mask.any(axis=1)
     t, x, seen = series.times[observed], series.values[observed], series.mask[observed]
     n = len(t)
-    begin = partition_starts(n, size)
-    after = np.append(begin[1:], n)  # first row that this partition does not score
     last_node = np.minimum(after, n - 1)
     row = begin[:, None] + np.arange(-margin, size + 1 + margin + lookahead)
     valid = (row >= 0) & (row < n)
@@ -111,7 +128,7 @@ def partition(series: Series, scaling: Scaling, *, size: int, lookahead: int, ma
         start=scaling.times(t[begin]).astype(dtype),
         end=((t[last_node] - t[begin]) / scaling.time_scale).astype(dtype),
         spacing=(np.array(spacing) / scaling.time_scale).astype(dtype),
-        first=begin == 0,
+        first=first,
         times=(seconds / scaling.time_scale).astype(dtype),
         values=np.where(mask, scaling.values(x[kept]), 0.0).astype(dtype),
         mask=mask,

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from places import mocap_path
 
@@ -350,3 +351,23 @@ def test_forecast_from_an_earlier_observation():
         fit.forecast(ahead, origin=9.03)
     with pytest.raises(ValueError, match="goes forward"):
         fit.forecast(np.array([8.0]), origin=9.0)
+
+
+def test_a_long_horizon_is_walked_in_stretches_that_leave_no_trace(monkeypatch):
+    """Cut in stretches of 64 or not at all: the same paths; and the quantiles kept alone are those of the paths."""
+    train = arcta.datasets.lotka_volterra(seed=2, duration=10.0)
+    fit = quick(TINY, train)
+    times = 10.0 + 0.05 * np.arange(1, 151)
+    whole = fit.forecast(times, num_samples=16, key=3)
+    monkeypatch.setattr("arcta.solve.STRETCH", 64)
+    cut = fit.forecast(times, num_samples=16, key=3)
+    np.testing.assert_allclose(cut.states, whole.states, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(cut.observations, whole.observations, rtol=1e-4, atol=1e-5)
+    values = np.ones((150, 2))
+    np.testing.assert_allclose(cut.log_density(values), whole.log_density(values), rtol=1e-3, atol=1e-3)
+    bands = fit.forecast(times, num_samples=16, key=3, quantiles=(0.1, 0.5, 0.9))
+    np.testing.assert_allclose(bands.quantile(0.9), cut.quantile(0.9), rtol=1e-6)
+    pd.testing.assert_frame_equal(bands.to_frame(), cut.to_frame(quantiles=(0.1, 0.5, 0.9)))
+    assert bands.plot(context=train) is not None
+    with pytest.raises(ValueError, match=r"quantiles kept are 0\.1, 0\.5, 0\.9"):
+        bands.quantile(0.95)
