@@ -44,7 +44,7 @@ def settings(quick: bool) -> tuple[arcta.LatentSDE, arcta.Training]:
 def films(quick: bool) -> tuple[arcta.datasets.Video, arcta.datasets.Video]:
     """The training film and the one that follows."""
     half = 3.0 if quick else 30.0
-    whole = arcta.datasets.pendulum_video(duration=2 * half)
+    whole = arcta.datasets.pendulum_video(duration=2 * half, size=16 if quick else 32)
     early = whole.series.times < half
     return (
         arcta.datasets.Video(whole.series.at_rows(early), whole.states[early]),
