@@ -46,10 +46,12 @@ TRAINING = arcta.Training(
 COLORS = dict(zip(TIMES, (ACCENT, SECOND, MUTED), strict=True))
 
 
+@functools.cache
 def data() -> tuple[arcta.Series, arcta.Series]:
     return arcta.split(arcta.datasets.four_species(seed=0), time=300.0)
 
 
+@functools.lru_cache(maxsize=1)
 def train(quick: bool, num_times: int, seed: int) -> arcta.Fit:
     before, after = data()
     training = dataclasses.replace(TRAINING, num_times=num_times)
@@ -75,7 +77,7 @@ def measure(study: Study, num_times: int, seed: int) -> dict[str, Any]:
 
 def variance(study: Study, num_draws: int, num_times: int, times: str) -> dict[str, Any]:
     """The relative variance of the path KL's gradient at the model that seed 0 ends with."""
-    fit = _trained(study.quick)
+    fit = train(study.quick, TIMES[0], 0)
     before, _ = data()
     shape = {"size": fit.summary.partition_size, "lookahead": fit.model.encoder.lookahead, "margin": fit.summary.margin}
     window = jax.tree.map(lambda leaf: jnp.asarray(leaf[3]), windows_of([before], fit.summary.scaling, **shape))
@@ -94,11 +96,6 @@ def variance(study: Study, num_draws: int, num_times: int, times: str) -> dict[s
     spread = float(np.sum(slopes.var(axis=0, ddof=1)))
     # ‖mean of n‖² overestimates ‖mean‖² by spread/n.
     return {"relative_variance": spread / max(float(np.sum(mean**2)) - spread / len(keys), 1e-12 * spread)}
-
-
-@functools.cache
-def _trained(quick: bool) -> arcta.Fit:
-    return train(quick, TIMES[0], 0)
 
 
 def figure(rows: list[dict[str, Any]], variances: list[dict[str, Any]]) -> Any:

@@ -282,10 +282,10 @@ def film(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("film") / "frames"
     folder.mkdir()
-    y, x = np.mgrid[:16, :16]
+    y, x = np.mgrid[:8, :8]
     for i in range(40):
-        cx, cy = 8 + 4 * np.cos(0.3 * i), 8 + 4 * np.sin(0.3 * i)
-        Image.fromarray(((((x - cx) ** 2 + (y - cy) ** 2) < 6) * 255).astype(np.uint8)).save(folder / f"{i:03d}.png")
+        cx, cy = 4 + 2 * np.cos(0.3 * i), 4 + 2 * np.sin(0.3 * i)
+        Image.fromarray(((((x - cx) ** 2 + (y - cy) ** 2) < 2) * 255).astype(np.uint8)).save(folder / f"{i:03d}.png")
     code = run("fit", folder, "--out", folder.parent / "run", "--steps", 10, "--set", "training.num_draws=1", "-q")
     assert code == 0
     return folder.parent / "run"
