@@ -282,15 +282,19 @@ def test_physical_parameters_are_found_with_their_uncertainty():
 @pytest.mark.skipif(
     mocap_path() is None, reason="the MOCAP file is at neither $ARCTA_MOCAP nor ../shared/data/mocap35.mat"
 )
-def test_mocap_file():
-    """The loader; `test_studies` trains on it."""
+def test_mocap_file_trains():
     path = mocap_path()
     assert path is not None
-    parts = arcta.datasets.mocap(path)
-    assert [len(part) for part in parts] == [16, 3, 4]
-    assert {item.values.shape for part in parts for item in part} == {(300, 50)}
+    train, validation, test = arcta.datasets.mocap(path)
+    assert [len(part) for part in (train, validation, test)] == [16, 3, 4]
     with pytest.warns(UserWarning, match="4 of 50 channels never vary"):
-        summarise(arcta.LatentSDE(encoder="window"), parts[0])
+        fit = arcta.fit(
+            arcta.LatentSDE(latent_size=6, partition_size=298, activation="tanh"), train,
+            training=arcta.Training(steps=30, num_draws=2, num_times=5), progress=False,
+        )  # fmt: skip
+    first, rest = arcta.split(test[0], time=0.25)
+    forecast = fit.forecast(rest.times, given=first, num_samples=4)
+    assert forecast.mean.shape == (297, 50)
 
 
 def test_command_line_demo_help_and_exit_codes(tmp_path):
