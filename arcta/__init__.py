@@ -1,6 +1,8 @@
 """arcta: latent stochastic differential equations from noisy time series, learned without a solver."""
 
-from . import baselines as baselines
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from . import datasets as datasets
 from .backtest import Backtest as Backtest
 from .backtest import backtest as backtest
@@ -29,4 +31,14 @@ from .train import Training as Training
 from .train import TrainingDiverged as TrainingDiverged
 from .windows import Window as Window
 
+if TYPE_CHECKING:
+    from . import baselines as baselines
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`arcta.baselines` brings in diffrax, half a second of imports that training does without."""
+    if name != "baselines":
+        raise AttributeError(f"module 'arcta' has no attribute '{name}'")
+    return import_module(".baselines", __name__)

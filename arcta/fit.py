@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from .checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
-from .compiled import compiled
+from .compiled import compiled, run_once
 from .elbo import drift_evaluations
 from .forecast import forecast, inputs_at
 from .metrics import Scores, score
@@ -485,7 +485,7 @@ def fit(
                 f"validation series '{item.name}' needs the channels {list(summary.channels)}; it has others."
             )
     build_key, train_key = jax.random.split(as_key(key))
-    module = build(model, summary, key=build_key)
+    module = run_once(lambda key: build(model, summary, key=key))(build_key)
     lookahead = module.encoder.lookahead
     shape = {"size": summary.partition_size, "lookahead": lookahead, "margin": summary.margin}
     stacked = TrainingData(windows_of(series, summary.scaling, **shape))
@@ -499,6 +499,7 @@ def fit(
         kl_weight=training.kl_weight,
         kl_ramp=round(training.kl_ramp * training.steps),
         join_penalty=training.join_penalty,
+        num_decoded=training.num_decoded,
     )
     fingerprint = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(stacked))).hexdigest()
     recorder = Recorder(out, {**identity(model, summary, training), "fingerprint": fingerprint})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .elbo import elbo
@@ -25,9 +26,9 @@ def at(windows: Window, index: Int[Array, "*batch"]) -> Window:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], windows)
 
 
-def observed_entries(windows: Window) -> Float[Array, ""]:
+def observed_entries(windows: Window) -> int:
     """The number of entries that are scored in some window: each observed entry of the data once."""
-    return jnp.sum(jnp.asarray(windows.mask) & jnp.asarray(windows.scored)[..., None]).astype(windows.times.dtype)
+    return int(np.sum(np.asarray(windows.mask) & np.asarray(windows.scored)[..., None]))
 
 
 def joins(model: Model, windows: Window, index: Int[Array, " batch"]) -> Float[Array, " batch"]:
@@ -49,8 +50,8 @@ class TrainingData(eqx.Module):
     observed: Float[Array, ""]
 
     def __init__(self, windows: Window):
-        self.windows = jax.tree.map(jnp.asarray, windows)
-        self.observed = observed_entries(self.windows)
+        self.windows = jax.tree.map(jax.device_put, windows)
+        self.observed = jax.device_put(np.asarray(observed_entries(windows), windows.times.dtype))
 
     def choose(self, batch_size: int, *, key: PRNGKeyArray) -> Int[Array, " batch"]:
         """All windows, or some of them: drawn uniformly to within total/2³², with replacement, by one generator call (`randint`
@@ -79,6 +80,7 @@ class Objective(eqx.Module):
     kl_weight: float = eqx.field(static=True, default=1.0)
     kl_ramp: int = eqx.field(static=True, default=0)
     join_penalty: float = eqx.field(static=True, default=0.0)
+    num_decoded: int | None = eqx.field(static=True, default=None)
 
     def weight(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """The KL weight at a step."""
@@ -92,7 +94,8 @@ class Objective(eqx.Module):
         batch = len(windows.first)
 
         def terms_of(window: Window, k: PRNGKeyArray):
-            return elbo(model, window, num_draws=self.num_draws, num_times=self.num_times, key=k)
+            counts = {"num_draws": self.num_draws, "num_times": self.num_times, "num_decoded": self.num_decoded}
+            return elbo(model, window, **counts, key=k)
 
         if batch == 1:  # vmap over one window would copy its kernel matrix in and out of a loop
             per_window = jax.tree.map(

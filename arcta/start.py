@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
-from scipy.linalg import logm
 
 from .compiled import compiled
 from .model import DataSummary, LinearDecoder, Model, output_start
@@ -119,8 +118,9 @@ def linear_dynamics(
     values, vectors = np.linalg.eig(transition)
     values = np.where(np.abs(values) > 1, values / np.abs(values), values)
     values = np.where(np.abs(values) < 1e-2, 1e-2, values)
-    transition = np.real(vectors @ np.diag(values) @ np.linalg.inv(vectors))
-    A = np.real(np.asarray(logm(transition))) / lag
+    back = np.linalg.inv(vectors)
+    transition = np.real(vectors @ np.diag(values) @ back)
+    A = np.real(vectors @ np.diag(np.log(values.astype(complex))) @ back) / lag
     residual = after - before @ transition.T
     if not np.isfinite(A).all() or np.abs(A).max() > 20:
         A = np.zeros((size, size))

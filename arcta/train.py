@@ -22,18 +22,20 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from .compiled import compiled
+from .compiled import compiled, run_once
 
 Row = dict[str, int | float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """How to train. The loss sees `batch_size` windows a step, `num_draws` × `num_times` drift values in each.
+    """How to train. The loss sees `batch_size` windows a step, `num_draws` × `num_times` drift values in each, and decodes
+    `num_decoded` of the draws (default: all) at every observation.
 
     **Arguments:**
 
@@ -62,6 +64,7 @@ class Training:
     checkpoint_every: int = 500
     patience: int | None = None
     select: Literal["last", "best"] = "last"
+    num_decoded: int | None = None
 
     def __post_init__(self) -> None:
         whole = ("steps", "batch_size", "num_draws", "num_times", "log_every", "validate_every", "checkpoint_every")
@@ -75,6 +78,7 @@ class Training:
             ("kl_ramp", 0 <= self.kl_ramp <= 1, "a fraction of the steps between 0 and 1"),
             ("warmup", 0 <= self.warmup < 1, "a fraction of the steps below 1"),
             ("join_penalty", self.join_penalty >= 0, "0 or more"),
+            ("num_decoded", self.num_decoded is None or 1 <= self.num_decoded <= self.num_draws, "from 1 to num_draws"),
             ("patience", self.patience is None or self.patience >= 1, "at least 1"),
             ("schedule", self.schedule in ("cosine", "exponential"), "'cosine' or 'exponential'"),
             ("select", self.select in ("last", "best"), "'last' or 'best'"),
@@ -147,11 +151,15 @@ def start(model: Any, training: Training, *, key: PRNGKeyArray) -> State:
     """The state before the first step; weak types are made strong, or the second call would compile once more."""
 
     def strong(leaf: Any) -> Any:
-        return jnp.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)) if eqx.is_array(leaf) else leaf
+        return (
+            jax.device_put(np.asarray(leaf)) if eqx.is_array(leaf) else leaf
+        )  # by way of the host: nothing to compile
 
     model = jax.tree.map(strong, model)
-    flat, _ = ravel_pytree(eqx.filter(model, eqx.is_inexact_array))
-    return State(model, training.optimiser().init(flat), jnp.zeros((), jnp.int32), key)
+    weights = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
+    flat = np.zeros(sum(leaf.size for leaf in weights), np.result_type(*(leaf.dtype for leaf in weights)))
+    moments = run_once(training.optimiser().init)(jax.device_put(flat))
+    return State(model, moments, jax.device_put(np.int32(0)), key)
 
 
 @compiled
@@ -167,23 +175,21 @@ def advance(
     # One flat vector: Adam on it is a handful of kernels, on the tree hundreds.
     flat, unravel = ravel_pytree(parameters)
 
-    def gradient(flat: Array, step: Array) -> tuple[Array, dict[str, Array]]:
-        def value(flat: Array) -> tuple[Array, dict[str, Array]]:
-            return loss(eqx.combine(unravel(flat), static), data, step, key=jax.random.fold_in(state.key, step))
-
-        (total, terms), slope = jax.value_and_grad(value, has_aux=True)(flat)
-        return slope, {**terms, "loss": total, "gradient_norm": jnp.linalg.norm(slope)}
+    def value(flat: Array, step: Array) -> tuple[Array, dict[str, Array]]:
+        return loss(eqx.combine(unravel(flat), static), data, step, key=jax.random.fold_in(state.key, step))
 
     def body(carry: Any) -> Any:
         flat, moments, step, sums, _, _ = carry
-        slope, terms = gradient(flat, step)
+        (total, terms), slope = jax.value_and_grad(value, has_aux=True)(flat, step)
+        terms = {**terms, "loss": total, "gradient_norm": jnp.linalg.norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
         new = (flat + updates, new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
         kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (flat, moments, step, sums))
         return (*kept, terms, finite)
 
-    terms = jax.eval_shape(lambda: gradient(flat, state.step)[1])
+    total, terms = jax.eval_shape(value, flat, state.step)
+    terms = {**terms, "loss": total, "gradient_norm": total}
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), terms)
     carry = (flat, state.optimiser, state.step, zeros, zeros, jnp.array(True))
     flat, moments, step, sums, last, _ = jax.lax.while_loop(lambda c: (c[2] < stop) & c[5], body, carry)
