@@ -278,6 +278,7 @@ def fit(
     config: Config = None, set_: Set = None, key: Key = 0,
     report: Annotated[bool, Parameter(help="Write the report after training.")] = True,
     resume: Annotated[bool, Parameter(negative="", help="Go on from the checkpoint in --out.")] = False,
+    devices: Annotated[str | None, Parameter(help="Share batches among this many devices, or all of the machine or job.")] = None,
     as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Learn a model from a file, score it on the part held out, save it and write a report.
@@ -303,8 +304,15 @@ def fit(
     }
     fitted = train(
         configuration.model, found.series, key=key, holdout=holdout, training=configuration.training, out=out, resume=resume,
-        progress=not quiet, about=about,
+        devices=devices, progress=not quiet, about=about,
     )  # fmt: skip
+    if devices is not None:
+        from . import parallel
+
+        first = parallel.is_first()
+        parallel.disconnect()
+        if not first:
+            return
     results: dict[str, Any] = {"run": str(out), "stopped": fitted.stopped, "latent_size": fitted.summary.latent_size}
     if fitted.cuts:
         results |= {f"held-out {name}" if not as_json else name: value for name, value in fitted.score().items()}
@@ -718,7 +726,7 @@ def demo(
 
 
 def main() -> None:
-    """Entry point: one sentence and exit code 2 for what the user can mend, 1 for divergence, 130 for Ctrl-C."""
+    """Entry point: one sentence and exit code 2 for what the user can mend, 1 for divergence or a lost process, 130 for Ctrl-C."""
     import warnings
 
     def plain(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
@@ -739,7 +747,7 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except Exception as error:
-        if type(error).__name__ != "TrainingDiverged":
+        if type(error).__name__ not in ("TrainingDiverged", "PeerLost"):
             raise
         print(f"arcta: {error}", file=sys.stderr)
         raise SystemExit(1) from None

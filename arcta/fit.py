@@ -26,7 +26,9 @@ from .forecast import forecast, inputs_at
 from .metrics import Scores, score
 from .model import DataSummary, LatentSDE, Model, build, summarise
 from .nn import Identity
-from .objective import Objective, TrainingData, joins
+from .objective import Objective, TrainingData, joins, observed_entries
+from .parallel import Devices, is_first
+from .parallel import devices as several
 from .prediction import Prediction
 from .run import (
     Recorder,
@@ -341,7 +343,8 @@ def validator(
 def _measure(objective: Objective, windows: Window, training: Training) -> Callable[[Model, int], Row]:
     """Drift evaluations so far, the KL weight, and now and then the posterior's jump at the joins."""
     ends = np.flatnonzero(~np.asarray(windows.first)[1:])
-    chosen = jnp.asarray(ends[np.unique(np.linspace(0, len(ends) - 1, 32).astype(int))]) if len(ends) else None
+    some = ends[np.unique(np.linspace(0, len(ends) - 1, 32).astype(int))] if len(ends) else ends
+    pairs = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[np.stack([some, some + 1], 1).ravel()]), windows)
     batch = min(training.batch_size, len(windows.first))
 
     def measure(model: Model, step: int) -> Row:
@@ -351,8 +354,8 @@ def _measure(objective: Objective, windows: Window, training: Training) -> Calla
             "drift_evaluations": values * batch * step,
             "drift_derivatives": derivatives * batch * step,
         }
-        if chosen is not None and (step % training.validate_every == 0 or step == training.steps):
-            jumps = np.asarray(_compiled_joins(model, windows, chosen))
+        if len(some) and (step % training.validate_every == 0 or step == training.steps):
+            jumps = np.asarray(_compiled_joins(model, pairs, jnp.arange(0, 2 * len(some), 2)))
             row |= {"join_kl_mean": float(jumps.mean()), "join_kl_max": float(jumps.max())}
         return row
 
@@ -366,13 +369,17 @@ def _feed(
     shape: Mapping[str, int],
     training: Training,
     key: PRNGKeyArray,
+    group: Devices | None,
 ) -> Feed:
     """Windows from all over a file, for at most 256 steps at a time."""
     seen = sum(item.mask.sum() for item in read) / sum(item.mask.size for item in read)
     return Feed(
         data,
         summary.scaling,
-        **shape,
+        size=shape["size"],
+        lookahead=shape["lookahead"],
+        margin=shape["margin"],
+        places=None if group is None else group.places(training.batch_size),
         batch_size=training.batch_size,
         observed=float(seen) * len(data) * len(summary.channels),
         seed=int(jax.random.bits(key)),
@@ -408,6 +415,7 @@ def fit(
     training: Training = Training(),
     out: str | Path | None = None,
     resume: bool = False,
+    devices: str | int | None = None,
     progress: bool = True,
     about: Mapping[str, Any] | None = None,
 ) -> Fit: ...
@@ -435,6 +443,7 @@ def fit(
     training: Training = Training(),
     out: str | Path | None = None,
     resume: bool = False,
+    devices: str | int | None = None,
     progress: bool = True,
     about: Mapping[str, Any] | None = None,
 ) -> Any:
@@ -452,6 +461,8 @@ def fit(
       from the end of the whole series all the same.
     - `out`: a folder for history, checkpoints and, at the end, the saved run; with `resume=True` training goes on from
       the checkpoint there, bit for bit.
+    - `devices`: `"all"`, or how many, to share each batch among them; with several processes all of them call `fit` alike, and
+      the first one writes (docs/scale.md).
     - `progress`: show it (a bar on a terminal, lines elsewhere). `about`: further JSON to keep with the run.
 
     **Returns:** a `Fit`. Ctrl-C ends training and returns what was reached; `TrainingDiverged` is raised when numbers
@@ -467,7 +478,11 @@ def fit(
         Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
     """
     if not isinstance(model, LatentSDE):
-        unused = [name for name, value in (("holdout", holdout), ("out", out), ("resume", resume)) if value]
+        unused = [
+            name
+            for name, value in (("holdout", holdout), ("out", out), ("resume", resume), ("devices", devices))
+            if value
+        ]
         if unused:
             raise ValueError(f"{type(model).__name__} does not know {unused[0]}=; leave it out.")
         if isinstance(data, Store):
@@ -475,6 +490,12 @@ def fit(
         return model.fit(data, key=key, validation=validation, training=training, progress=progress)
     if isinstance(data, Store) and (holdout or training.join_penalty):
         raise ValueError("data on disk is trained on whole, window by window: leave holdout= and join_penalty out.")
+    group = None if devices is None else several(devices)
+    if group is not None:
+        group.check(training.batch_size)
+        if training.join_penalty:
+            raise ValueError("join_penalty needs neighbouring windows on one device; leave it, or devices=, out.")
+    lead = group is None or is_first()
     whole = data.sample() if isinstance(data, Store) else as_list(data)
     series, cuts = hold_out(whole, holdout)
     summary = summarise(model, series)
@@ -488,10 +509,10 @@ def fit(
     module = run_once(lambda key: build(model, summary, key=key))(build_key)
     lookahead = module.encoder.lookahead
     shape = {"size": summary.partition_size, "lookahead": lookahead, "margin": summary.margin}
-    stacked = TrainingData(windows_of(series, summary.scaling, **shape))
+    windows = windows_of(series, summary.scaling, **shape)
     if progress and summary.frame_shape:
         print("arcta: frames: reading levels and slopes of principal components first", file=sys.stderr, flush=True)
-    module = warm_start(module, summary, stacked.windows, diffusion=model.diffusion_start is None)
+    module = warm_start(module, summary, windows, diffusion=model.diffusion_start is None)
     objective = Objective(
         batch_size=training.batch_size,
         num_draws=training.num_draws,
@@ -501,23 +522,30 @@ def fit(
         join_penalty=training.join_penalty,
         num_decoded=training.num_decoded,
     )
-    fingerprint = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(stacked))).hexdigest()
-    recorder = Recorder(out, {**identity(model, summary, training), "fingerprint": fingerprint})
+    observed = np.asarray(observed_entries(windows), windows.times.dtype)
+    seen = (np.asarray(leaf).tobytes() for leaf in (*jax.tree.leaves(windows), observed))
+    fingerprint = hashlib.sha256(b"".join(seen)).hexdigest()
+    recorder = Recorder(out if lead else None, {**identity(model, summary, training), "fingerprint": fingerprint})
     state, best, before = start(module, training, key=train_key), Best(), []
-    if resume:
+    if resume and lead:
         state, best, before = recorder.resume(state)
     recorder.begin(before)
+    if isinstance(data, Store):
+        drawn = _feed(data, whole, summary, shape, training, train_key, group)
+    else:
+        drawn = TrainingData(windows) if group is None else group.share(windows, training.batch_size)
     outcome: Outcome = train(
         objective,
-        state,
-        stacked if not isinstance(data, Store) else _feed(data, whole, summary, shape, training, train_key),
+        state if group is None else group.same(state),
+        drawn,
         training,
-        measure=_measure(objective, stacked.windows, training),
-        validate=validator(validation_pairs(series, held_out), summary) if held_out else None,
+        measure=_measure(objective, windows, training) if lead else None,
+        validate=validator(validation_pairs(series, held_out), summary) if held_out and lead else None,
         best=best,
         on_row=recorder.row,
         on_checkpoint=recorder.checkpoint,
-        progress=progress,
+        devices=group,
+        progress=progress and lead,
     )
     chosen = outcome.best.model if training.select == "best" and outcome.best.model is not None else outcome.state.model
     history = [*before, *outcome.history]
@@ -537,7 +565,7 @@ def fit(
         cuts=cuts,
         about={"seed": key if isinstance(key, int) else None, **(about or {})},
     )
-    if out is not None:
+    if out is not None and lead:
         fitted.save(out)
     return fitted
 

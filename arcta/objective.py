@@ -1,9 +1,10 @@
 """From windows to the number that is minimised: the whole data's bound, estimated from b of its P windows.
 
-    loss = −[ (P/b) Σ_windows (log_likelihood − w (path_kl + initial_kl)) − w parameter_kl ] / (observed entries)
+    loss = −[ Σ_places width (log_likelihood − w (path_kl + initial_kl)) − w parameter_kl ] / (observed entries)
 
-Unbiased for any b. Division by the number of observed entries makes learning rates and clipping independent of how much
-data there is; the terms it reports are nats of the whole data.
+Each of the b places of a batch is filled from its own `width` ≈ P/b of the windows (`windows.Slots`): unbiased for any b.
+Division by the number of observed entries makes learning rates and clipping independent of how much data there is; the terms
+it reports are nats of the whole data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .elbo import elbo
 from .model import Model
 from .posterior import join_kl
 from .store import StreamedData
-from .windows import Window
+from .windows import Slots, Window
 
 
 def at(windows: Window, index: Int[Array, "*batch"]) -> Window:
@@ -44,27 +45,28 @@ def joins(model: Model, windows: Window, index: Int[Array, " batch"]) -> Float[A
 
 
 class TrainingData(eqx.Module):
-    """All windows, stacked, and the number of observed entries in them (counted once, not at every step)."""
+    """All windows, stacked, and the number of observed entries in them (counted once, not at every step).
+
+    `slots` says which windows a batch is drawn from; without them it is drawn from all.
+    """
 
     windows: Window
     observed: Float[Array, ""]
+    slots: Slots | None = None
 
-    def __init__(self, windows: Window):
-        self.windows = jax.tree.map(jax.device_put, windows)
-        self.observed = jax.device_put(np.asarray(observed_entries(windows), windows.times.dtype))
+    def __init__(self, windows: Window, observed: Float[Array, ""] | None = None, slots: Slots | None = None):
+        self.windows, self.slots = jax.tree.map(jax.device_put, windows), slots
+        counted = np.asarray(observed_entries(windows), windows.times.dtype) if observed is None else observed
+        self.observed = jax.device_put(counted)
 
-    def choose(self, batch_size: int, *, key: PRNGKeyArray) -> Int[Array, " batch"]:
-        """All windows, or some of them: drawn uniformly to within total/2³², with replacement, by one generator call (`randint`
-        makes three)."""
-        total = len(self.windows.first)
-        if batch_size >= total:
-            return jnp.arange(total)
-        return (jax.random.bits(key, (batch_size,), jnp.uint32) % total).astype(jnp.int32)
+    def choose(self, batch_size: int) -> Slots:
+        """The places of a batch of that size."""
+        return Slots.over(len(self.windows.first), batch_size) if self.slots is None else self.slots
 
-    def pick(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, float]:
-        """The windows of a step, and how many in the data each of them stands for."""
-        index = self.choose(batch_size, key=key)
-        return at(self.windows, index), len(self.windows.first) / len(index)
+    def pick(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Slots]:
+        """The windows of a step, and the places they fill."""
+        slots = self.choose(batch_size)
+        return at(self.windows, slots.draw(key=key)), slots
 
 
 class Objective(eqx.Module):
@@ -90,29 +92,29 @@ class Objective(eqx.Module):
         self, model: Model, data: TrainingData | StreamedData, step: Int[Array, ""], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         choose, estimate = jax.random.split(key)
-        windows, scale = data.pick(step, self.batch_size, key=choose)
-        batch = len(windows.first)
+        windows, slots = data.pick(step, self.batch_size, key=choose)
+        keys, scale = slots.keys(estimate), slots.weights()
 
         def terms_of(window: Window, k: PRNGKeyArray):
             counts = {"num_draws": self.num_draws, "num_times": self.num_times, "num_decoded": self.num_decoded}
             return elbo(model, window, **counts, key=k)
 
-        if batch == 1:  # vmap over one window would copy its kernel matrix in and out of a loop
+        if len(keys) == 1:  # vmap over one window would copy its kernel matrix in and out of a loop
             per_window = jax.tree.map(
-                lambda term: term[None], terms_of(jax.tree.map(lambda leaf: leaf[0], windows), estimate)
+                lambda term: term[None], terms_of(jax.tree.map(lambda leaf: leaf[0], windows), keys[0])
             )
         else:
-            per_window = jax.vmap(terms_of)(windows, jax.random.split(estimate, batch))
+            per_window = jax.vmap(terms_of)(windows, keys)
         terms = {
-            "log_likelihood": scale * jnp.sum(per_window.log_likelihood),
-            "path_kl": scale * jnp.sum(per_window.path_kl),
-            "initial_kl": scale * jnp.sum(per_window.initial_kl),
+            "log_likelihood": jnp.sum(scale * per_window.log_likelihood),
+            "path_kl": jnp.sum(scale * per_window.path_kl),
+            "initial_kl": jnp.sum(scale * per_window.initial_kl),
             "parameter_kl": per_window.parameter_kl[0],
         }
         kl = terms["path_kl"] + terms["initial_kl"] + terms["parameter_kl"]
         bound = terms["log_likelihood"] - self.weight(step) * kl
         if self.join_penalty > 0 and isinstance(data, TrainingData):
-            chosen = data.choose(self.batch_size, key=choose)
-            terms["join_kl"] = scale * jnp.sum(joins(model, data.windows, chosen))
+            chosen = slots.draw(key=choose)
+            terms["join_kl"] = jnp.sum(scale * joins(model, data.windows, chosen))
             bound = bound - self.join_penalty * terms["join_kl"]
         return -bound / data.observed, terms

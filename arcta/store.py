@@ -3,8 +3,9 @@
     data = arcta.store("sensors.npy", step=0.01)          a .npy or Zarr array, time along its first axis
     arcta.fit(arcta.LatentSDE(), data)
 
-A step's windows are drawn uniformly over the whole file by a generator seeded with (seed, piece of training), so a run that was
-stopped and resumed sees the same ones. Defaults are read off a few hundred thousand rows spread over the file.
+A step's windows are drawn uniformly over the whole file by generators seeded with (seed, piece of training, place in the batch):
+a run that was stopped and resumed sees the same ones, and so do several machines that share the places of a batch. Defaults are
+read off a few hundred thousand rows spread over the file.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .scaling import Scaling
 from .series import Series
-from .windows import Window, cut
+from .windows import Slots, Window, cut, cut_rows
 
 SAMPLE_ENTRIES = 2**21
 SAMPLE_PIECES = 64
@@ -184,6 +184,37 @@ class Store:
         shape = {"size": size, "lookahead": lookahead, "margin": margin}
         return cut(self._series(times, values), scaling, *bounds, first=np.array([begin == 0]), **shape)
 
+    def windows(
+        self, indices: Int[np.ndarray, " windows"], scaling: Scaling, *, size: int, lookahead: int, margin: int
+    ) -> tuple[Window, Bool[np.ndarray, " windows"]]:
+        """`window` for many partitions, stacked, and which of them hold enough. Those inside the file without a missing row are
+        cut all at once, some thirty times faster than one by one."""
+        shape = {"size": size, "lookahead": lookahead, "margin": margin}
+        rows = size + 1 + 2 * margin + lookahead
+        starts = indices * size - margin
+        inside = (starts >= 0) & (starts + rows <= len(self)) & (indices < self.num_partitions(size) - 1)
+        parts, places = [], []
+        if inside.any():
+            read = [self._read(int(start), int(start) + rows) for start in starts[inside]]
+            times, values = np.stack([t for t, _ in read]), np.stack([x.reshape(rows, -1) for _, x in read])
+            seen = ~np.isnan(values)
+            whole = np.all(seen.any(axis=2), axis=1)
+            inside[inside] = whole
+            begin = margin + rows * np.arange(whole.sum())
+            x, mask = (part[whole].reshape(-1, part.shape[-1]) for part in (np.nan_to_num(values), seen))
+            knots, ends = (np.zeros((len(begin), 0)), np.zeros((len(begin), 0, 0))), begin + size
+            parts.append(cut_rows(times[whole].ravel(), x, mask, scaling, begin, ends, begin < 0, knots, **shape))
+            places.extend(np.flatnonzero(inside))
+        for place in np.flatnonzero(~inside):
+            window = self.window(int(indices[place]), scaling, **shape)
+            if window is not None:
+                parts.append(window)
+                places.append(place)
+        order = np.argsort(places)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *parts), np.isin(
+            np.arange(len(indices)), places
+        )
+
 
 def store(
     path: str | Path,
@@ -230,20 +261,23 @@ def store(
 
 
 class StreamedData(eqx.Module):
-    """The windows for some steps of training, `(steps, batch, …)`, out of `total` in the data; `observed` entries in all."""
+    """The windows for some steps of training, `(steps, places, …)`; `observed` entries in all the data."""
 
     windows: Window
     first: Int[Array, ""]
-    total: Float[Array, ""]
     observed: Float[Array, ""]
+    slots: Slots
 
-    def pick(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Float[Array, ""]]:
-        """The windows of a step, and how many in the data each of them stands for."""
-        return jax.tree.map(lambda leaf: leaf[step - self.first], self.windows), self.total / batch_size
+    def pick(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Slots]:
+        """The windows of a step, and the places they fill."""
+        return jax.tree.map(lambda leaf: leaf[step - self.first], self.windows), self.slots
 
 
 class Feed:
-    """The windows of a store, for `steps` steps of training at a time; a thread reads ahead while they are used."""
+    """The windows of a store, for `steps` steps of training at a time; a thread reads ahead while they are used.
+
+    `places` are those of the batch to read for, all by default; what is read for a place does not depend on the others.
+    """
 
     def __init__(
         self,
@@ -257,31 +291,35 @@ class Feed:
         observed: float,
         seed: int,
         steps: int = 50,
+        places: range | None = None,
     ):
-        self.data, self.scaling, self.batch_size, self.steps, self.seed = data, scaling, batch_size, steps, seed
+        self.data, self.scaling, self.steps, self.seed = data, scaling, steps, seed
         self.shape = {"size": size, "lookahead": lookahead, "margin": margin}
-        self.total, self.observed = data.num_partitions(size), observed
+        self.slots, self.observed = Slots.over(data.num_partitions(size), batch_size), observed
+        self.places = places or range(len(self.slots.low))
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="arcta-reader")
         self.pending: dict[int, Future[StreamedData]] = {}
 
     def read(self, piece: int) -> StreamedData:
         """The windows of one piece of training, drawn uniformly over the file; stretches without data are drawn again."""
-        rng = np.random.default_rng((self.seed, piece))
-        wanted, tries, found = self.steps * self.batch_size, 0, []
-        while len(found) < wanted:
-            window = self.data.window(int(rng.integers(self.total)), self.scaling, **self.shape)
-            tries += 1
-            if window is not None:
-                found.append(window)
-            elif tries > 100 * wanted:
-                raise ValueError(
-                    f"'{self.data.name}' is missing nearly everywhere: few stretches hold two observations."
-                )
-        stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
-        shaped = jax.tree.map(lambda leaf: leaf.reshape(self.steps, self.batch_size, *leaf.shape[1:]), stacked)
-        on_device, real = jax.tree.map(jnp.asarray, shaped), shaped.times.dtype
-        first = jnp.asarray(piece * self.steps, jnp.int32)
-        return StreamedData(on_device, first, jnp.asarray(self.total, real), jnp.asarray(self.observed, real))
+        generators = [np.random.default_rng((self.seed, piece, place)) for place in self.places]
+        low, width = (np.asarray(x)[self.places] for x in (self.slots.low, self.slots.width))
+        chosen = np.stack(
+            [rng.integers(a, a + n, self.steps) for rng, a, n in zip(generators, low, width, strict=True)], 1
+        )
+        for _ in range(100):
+            windows, enough = self.data.windows(chosen.ravel(), self.scaling, **self.shape)
+            enough = enough.reshape(chosen.shape)
+            if enough.all():
+                break
+            for place, rng in enumerate(generators):
+                again = ~enough[:, place]
+                chosen[again, place] = rng.integers(low[place], low[place] + width[place], again.sum())
+        else:
+            raise ValueError(f"'{self.data.name}' is missing nearly everywhere: few stretches hold two observations.")
+        shaped = jax.tree.map(lambda leaf: leaf.reshape(*chosen.shape, *leaf.shape[1:]), windows)
+        observed, first = np.asarray(self.observed, shaped.times.dtype), np.int32(piece * self.steps)
+        return StreamedData(*jax.device_put((shaped, first, observed, Slots(low, width))))
 
     def at(self, step: int) -> StreamedData:
         """The windows for the piece of training that `step` is in; the next piece is being read."""

@@ -118,6 +118,19 @@ class Pieces(Protocol):
         ...
 
 
+@runtime_checkable
+class Group(Protocol):
+    """Several devices that train together; see `parallel`."""
+
+    def advance(self, loss: Any, training: Any, state: State, data: Any, stop: Any) -> Any:
+        """As `advance`, each device on its part of the batch."""
+        ...
+
+    def agree(self, code: int) -> int:
+        """The largest code that any process has."""
+        ...
+
+
 class TrainingDiverged(RuntimeError):
     """A loss term or the gradient stopped being finite. `state` is the last good one."""
 
@@ -162,11 +175,15 @@ def start(model: Any, training: Training, *, key: PRNGKeyArray) -> State:
     return State(model, moments, jax.device_put(np.int32(0)), key)
 
 
-@compiled
-def advance(
-    loss: Callable[..., Any], training: Hashable, state: State, data: Any, stop: Int[Array, ""]
+def take_steps(
+    loss: Callable[..., Any],
+    training: Hashable,
+    state: State,
+    data: Any,
+    stop: Int[Array, ""],
+    average: Callable[[Any], Any] = lambda slope_and_terms: slope_and_terms,
 ) -> tuple[State, dict[str, Array], dict[str, Array]]:
-    """Run to step `stop`, or to the first step that is not finite.
+    """Run to step `stop`, or to the first step that is not finite. `average` is over devices that each see a part of the batch.
 
     **Returns:** the state, the mean of each term over the steps taken, and the terms of the last step tried.
     """
@@ -180,7 +197,7 @@ def advance(
 
     def body(carry: Any) -> Any:
         flat, moments, step, sums, _, _ = carry
-        (total, terms), slope = jax.value_and_grad(value, has_aux=True)(flat, step)
+        (total, terms), slope = average(jax.value_and_grad(value, has_aux=True)(flat, step))
         terms = {**terms, "loss": total, "gradient_norm": jnp.linalg.norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
@@ -196,6 +213,9 @@ def advance(
     taken = jnp.maximum(step - state.step, 1)
     means = jax.tree.map(lambda total: total / taken, sums)
     return State(eqx.combine(unravel(flat), static), moments, step, state.key), means, last
+
+
+advance = compiled(take_steps)
 
 
 def _diagnosis(step: int, terms: Row, history: list[Row]) -> str:
@@ -290,6 +310,7 @@ def train(
     best: Best = Best(),
     on_row: Callable[[Row], None] | None = None,
     on_checkpoint: Callable[[State, Best], None] | None = None,
+    devices: Group | None = None,
     progress: bool = True,
 ) -> Outcome:
     """Take the steps from `state.step` to `training.steps`.
@@ -303,6 +324,7 @@ def train(
     - `best`: the best model so far, when resuming.
     - `on_row`, `on_checkpoint`: called with every log row, and with the state and the best model. On Ctrl-C a last
       checkpoint is made and what was reached is returned; when training diverges one is made before the error.
+    - `devices`: more than one, in this process or in several; they stop together.
     """
     history: list[Row] = []
     stopped: Literal["finished", "early", "interrupted"] = "finished"
@@ -313,19 +335,20 @@ def train(
         if on_checkpoint is not None:
             on_checkpoint(state, best)
 
+    steps_to = advance if devices is None else devices.advance
     at, piece = (data.at, data.steps) if isinstance(data, Pieces) else (lambda step: data, training.steps)
     began = time.perf_counter()
     handler = contextlib.ExitStack()
     interrupted = handler.enter_context(_on_interrupt())
     try:
-        jax.block_until_ready(advance(loss, training, state, at(int(state.step)), state.step)[1])  # no step: compiles
+        jax.block_until_ready(steps_to(loss, training, state, at(int(state.step)), state.step)[1])  # no step: compiles
         compile_seconds = time.perf_counter() - began
         bar.compiled()
         while int(state.step) < training.steps:
             target = _next_stop(int(state.step), training, piece)
             clock = time.perf_counter()
             state, means, last = jax.block_until_ready(
-                advance(loss, training, state, at(int(state.step)), jnp.array(target, jnp.int32))
+                steps_to(loss, training, state, at(int(state.step)), jnp.array(target, jnp.int32))
             )
             seconds += time.perf_counter() - clock
             step = int(state.step)
@@ -346,11 +369,11 @@ def train(
             bar.update(step, row)
             if step % training.checkpoint_every == 0:
                 checkpoint()
-            if training.patience is not None and best.since >= training.patience:
-                stopped = "early"
-                break
-            if interrupted and step < training.steps:
-                stopped = "interrupted"
+            early = training.patience is not None and best.since >= training.patience
+            code = 2 if interrupted else int(early)
+            code = code if devices is None else devices.agree(code)
+            if code and (step < training.steps or code == 1):
+                stopped = "interrupted" if code == 2 else "early"
                 break
     except KeyboardInterrupt:
         stopped = "interrupted"

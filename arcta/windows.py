@@ -24,7 +24,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .scaling import Scaling
 from .series import Series
@@ -59,6 +59,47 @@ class Window(eqx.Module):
     def shared_node(self) -> Array:
         """The row of the first observation of the next partition."""
         return self.margin + jnp.sum(jnp.asarray(self.scored))
+
+
+class Slots(eqx.Module):
+    """The places of a batch. Place j is filled from a stretch of windows of its own, `low[j]` … `low[j] + width[j] − 1`, uniformly.
+
+    Unbiased with weights `width`, of lower variance than draws from all windows at once; each device knows which windows it will
+    ever need, and what is drawn does not depend on how many devices there are. `shards` > 1: these are the places of one of so many
+    devices, inside `jax.shard_map` over an axis named "devices".
+    """
+
+    low: Int[_Array, " places"]
+    width: Int[_Array, " places"]
+    shards: int = eqx.field(static=True, default=1)
+
+    @staticmethod
+    def over(num_windows: int, batch_size: int) -> Slots:
+        """As many stretches as there are places, of nearly the same length; all windows if there are no more than places."""
+        count = min(batch_size, num_windows)
+        bounds = np.arange(count + 1, dtype=np.int64) * num_windows // count
+        return Slots(bounds[:-1], np.diff(bounds))
+
+    def _own(self, of_all: Array) -> Array:
+        if self.shards == 1:
+            return of_all
+        places = len(self.low)
+        return jax.lax.dynamic_slice_in_dim(of_all, jax.lax.axis_index("devices") * places, places)
+
+    def draw(self, *, key: PRNGKeyArray) -> Int[Array, " places"]:
+        """A window for each place, uniform to within width/2³², by one generator call (`randint` makes three)."""
+        bits = self._own(jax.random.bits(key, (self.shards * len(self.low),), jnp.uint32))
+        low, width = (jnp.asarray(x, jnp.uint32) for x in (self.low, self.width))
+        return (low + bits % width).astype(jnp.int32)
+
+    def keys(self, key: PRNGKeyArray) -> Key[Array, " places"]:
+        """A key for each place."""
+        total = self.shards * len(self.low)
+        return key[None] if total == 1 else self._own(jax.random.split(key, total))
+
+    def weights(self) -> Float[Array, " places"]:
+        """How many windows of the data each place stands for; averaged over devices, hence times their number."""
+        return self.shards * jnp.asarray(self.width, float)
 
 
 def partition_starts(num_rows: int, size: int) -> np.ndarray:
@@ -112,22 +153,43 @@ def cut(
     which of them begin a series."""
     observed = series.mask.any(axis=1)
     t, x, seen = series.times[observed], series.values[observed], series.mask[observed]
+    last_node = np.minimum(after, len(t) - 1)
+    knots = _knots(series, scaling, t[begin], t[last_node])
+    return cut_rows(t, x, seen, scaling, begin, after, first, knots, size=size, lookahead=lookahead, margin=margin)
+
+
+def cut_rows(
+    t: Float[np.ndarray, " rows"],
+    x: Float[np.ndarray, "rows channels"],
+    seen: Bool[np.ndarray, "rows channels"],
+    scaling: Scaling,
+    begin: Int[np.ndarray, " windows"],
+    after: Int[np.ndarray, " windows"],
+    first: Bool[np.ndarray, " windows"],
+    knots: tuple[np.ndarray, np.ndarray],
+    *,
+    size: int,
+    lookahead: int,
+    margin: int,
+) -> Window:
+    """`cut` for rows that are observed, each in some channel. Rows that no window reaches may lie between them."""
     n = len(t)
     last_node = np.minimum(after, n - 1)
     row = begin[:, None] + np.arange(-margin, size + 1 + margin + lookahead)
     valid = (row >= 0) & (row < n)
     kept = np.clip(row, 0, n - 1)
     seconds = t[kept] - t[begin][:, None] + (row - kept) * scaling.time_scale
-    spacing = [
-        np.median(np.diff(t[a : b + 1])) if b > a else scaling.time_scale for a, b in zip(begin, last_node, strict=True)
-    ]
-    input_times, inputs = _knots(series, scaling, t[begin], t[last_node])
+    steps = np.where(
+        np.arange(size) < (last_node - begin)[:, None], np.diff(seconds[:, margin : margin + size + 1]), np.nan
+    )
+    steps[last_node <= begin] = scaling.time_scale
+    input_times, inputs = knots
     mask = seen[kept] & valid[..., None]
     dtype = jax.dtypes.canonicalize_dtype(np.float64)
     return Window(
         start=scaling.times(t[begin]).astype(dtype),
         end=((t[last_node] - t[begin]) / scaling.time_scale).astype(dtype),
-        spacing=(np.array(spacing) / scaling.time_scale).astype(dtype),
+        spacing=(np.nanmedian(steps, axis=1) / scaling.time_scale).astype(dtype),
         first=first,
         times=(seconds / scaling.time_scale).astype(dtype),
         values=np.where(mask, scaling.values(x[kept]), 0.0).astype(dtype),

@@ -29,14 +29,18 @@ def on_disk(folder, rows: int, *, missing: float = 0.0, gap: slice | None = None
     return arcta.Series(times, values, name="x"), arcta.store(folder / "x.npy", times=folder / "t.npy")
 
 
-@pytest.mark.parametrize("rows", [160, 161, 165])
-def test_windows_are_those_of_the_series_in_memory(rows, tmp_path):
-    series, stored = on_disk(tmp_path, rows, missing=0.3)
+@pytest.mark.parametrize(("rows", "missing"), [(160, 0.3), (161, 0.3), (165, 0.3), (161, 0.0)])
+def test_windows_are_those_of_the_series_in_memory(rows, missing, tmp_path):
+    series, stored = on_disk(tmp_path, rows, missing=missing)
     scaling = Scaling.fit([series], np.ones(2, bool))
     whole = windows_of([series], scaling, **SHAPE)
     assert stored.num_partitions(16) == len(whole.first)
+    several, enough = stored.windows(np.arange(len(whole.first))[::-1], scaling, **SHAPE)
+    assert enough.all()
     for i in range(len(whole.first)):
         one = stored.window(i, scaling, **SHAPE)
+        for a, b in zip(jax.tree.leaves(several), jax.tree.leaves(one), strict=True):
+            np.testing.assert_array_equal(a[-1 - i], b[0])
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(whole), strict=True):
             np.testing.assert_allclose(
                 np.where(np.isfinite(a[0]), a[0], 0), np.where(np.isfinite(b[i]), b[i], 0), rtol=1e-6

@@ -1,0 +1,244 @@
+"""Training on several devices, of one process or of many: each sees its places of every batch, gradients are averaged.
+
+    arcta fit data.csv --devices all                 all devices of this machine; under Slurm, those of the whole job
+    arcta.fit(model, data, devices="all")
+
+Parameters are replicated. A batch is the same however many devices share it (`windows.Slots`), so the losses are those of one
+device but for rounding; and each device holds only the windows that its places are filled from. Gradient and loss terms travel as
+one flat vector once a step: left to itself, the compiler puts one exchange after another inside the backward pass.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.flatten_util import ravel_pytree
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from .compiled import compiled
+from .objective import TrainingData, observed_entries
+from .store import StreamedData
+from .train import State, take_steps
+from .windows import Slots, Window
+
+AXIS = "devices"
+
+
+class PeerLost(RuntimeError):
+    """Another process of the job has ended."""
+
+
+def connect() -> None:
+    """Join the processes of a job, before anything else is done with JAX; without signs of a job, nothing happens.
+
+    A job is known by JAX_COORDINATOR_ADDRESS (host:port of the first process), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or by the
+    variables that Slurm and Open MPI set for their tasks.
+    """
+    if jax.distributed.is_initialized():
+        return
+    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    if address is not None:
+        count, rank = (os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
+        if count is None or rank is None:
+            raise ValueError(
+                "JAX_COORDINATOR_ADDRESS is set: several processes need JAX_NUM_PROCESSES and JAX_PROCESS_ID (0, 1, …) too."
+            )
+        # By default the coordinator would listen on all interfaces.
+        jax.distributed.initialize(address, int(count), int(rank), coordinator_bind_address=address)
+    elif any(int(os.environ.get(name, "1")) > 1 for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")):
+        jax.distributed.initialize()
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes what the job leaves."""
+    return jax.process_index() == 0
+
+
+def disconnect() -> None:
+    """Let the other processes go, after training: the first one scores and reports alone."""
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+
+
+def _is_key(leaf: Any) -> bool:
+    return eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _average(tree: Any) -> Any:
+    flat, unravel = ravel_pytree(tree)
+    return unravel(jax.lax.pmean(flat, AXIS))
+
+
+@compiled
+def _advance(mesh: Mesh, loss: Any, training: Any, state: Any, key: Array, data: Any, stop: Array) -> Any:
+    arrays, static = eqx.partition((state, data), eqx.is_array)
+
+    def on_each(arrays: Any, key: Array, stop: Array) -> Any:
+        state, data = eqx.combine(arrays, static)
+        whole = eqx.tree_at(lambda s: s.key, state, jax.random.wrap_key_data(key), is_leaf=lambda x: x is None)
+        state, means, last = take_steps(loss, training, whole, data, stop, _average)
+        return eqx.filter((eqx.tree_at(lambda s: s.key, state, None), means, last), eqx.is_array)
+
+    specs = (jax.tree.map(lambda _: P(), arrays[0]), _specs(arrays[1]))
+    return jax.shard_map(on_each, mesh=mesh, in_specs=(specs, P(), P()), out_specs=P(), check_vma=False)(
+        arrays, key, stop
+    )
+
+
+def _specs(data: TrainingData | StreamedData) -> Any:
+    """How the leaves of a device's data lie over the devices: windows and places are split, the rest is the same on all."""
+    split = P(None, AXIS) if isinstance(data, StreamedData) else P(AXIS)
+    same = jax.tree.map(lambda _: P(), data)
+    parts = jax.tree.map(lambda _: split, data.windows), jax.tree.map(lambda _: P(AXIS), data.slots)
+    return eqx.tree_at(lambda d: (d.windows, d.slots), same, parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """Some devices as one; made by `devices`."""
+
+    mesh: Mesh
+    calls: Iterator[int] = dataclasses.field(default_factory=itertools.count, compare=False)
+
+    def __len__(self) -> int:
+        return self.mesh.size
+
+    def check(self, batch_size: int) -> None:
+        if batch_size % len(self):
+            raise ValueError(
+                f"a batch is shared by the devices: batch_size must be a multiple of {len(self)}; got {batch_size}. "
+                f"Use Training(batch_size={len(self) * -(-batch_size // len(self))})."
+            )
+
+    def places(self, batch_size: int) -> range:
+        """The places of a batch that this process fills."""
+        each, ranks = batch_size // len(self), self._ranks()
+        return range(each * ranks[0], each * (ranks[-1] + 1))
+
+    def share(self, windows: Window, batch_size: int) -> TrainingData:
+        """Of all windows, those that this process's places are filled from, each device's with as many rows as any has."""
+        slots = Slots.over(len(windows.first), batch_size)
+        self.check(len(slots.low))
+        each = len(slots.low) // len(self)
+        low, high = slots.low[::each], (slots.low + slots.width)[each - 1 :: each]
+        longest = int(np.max(high - low))
+        rows = np.minimum(low[:, None] + np.arange(longest), len(windows.first) - 1)[self._ranks()].ravel()
+        local = slots.low - np.repeat(low, each)
+        mine = np.array(self.places(len(slots.low)))
+        own = Slots(local[mine].astype(np.int32), slots.width[mine].astype(np.int32), len(self))
+        part = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], windows)
+        observed = jax.device_put(np.asarray(observed_entries(windows), windows.times.dtype))
+        return self._place(
+            eqx.tree_at(lambda d: d.slots, TrainingData(part, observed), own, is_leaf=lambda x: x is None)
+        )
+
+    def same(self, state: State) -> State:
+        """The first process's state, on all."""
+        if jax.process_count() == 1:
+            return state
+        arrays, static = eqx.partition(state, eqx.is_array)
+        plain = jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf), arrays)
+        told = multihost_utils.broadcast_one_to_all(plain)
+        return eqx.combine(
+            jax.tree.map(
+                lambda new, old: jax.random.wrap_key_data(new) if _is_key(old) else jnp.asarray(new), told, arrays
+            ),
+            static,
+        )
+
+    def advance(self, loss: Any, training: Any, state: State, data: Any, stop: Any) -> Any:
+        """As `train.advance`, each device on its places of the batch."""
+        if isinstance(data, StreamedData) and data.slots.shards == 1:
+            shared = Slots(data.slots.low, data.slots.width, len(self))
+            data = self._place(eqx.tree_at(lambda d: d.slots, data, shared))
+        keyless, key = eqx.tree_at(lambda s: s.key, state, None), jax.random.key_data(state.key)
+        try:
+            arrays, static = eqx.partition(keyless, eqx.is_array)
+            placed = self._place((arrays, key, stop), P())
+            out = _advance(self.mesh, loss, training, eqx.combine(placed[0], static), placed[1], data, placed[2])
+            arrays, means, last = jax.tree.map(lambda leaf: leaf.addressable_data(0), jax.block_until_ready(out))
+        except jax.errors.JaxRuntimeError as error:
+            if jax.process_count() == 1:
+                raise
+            atexit.register(_leave)
+            raise PeerLost(
+                "another process of the job has ended, so this one stops too. Start the job again with --resume (resume=True): it "
+                f"goes on from the last checkpoint. ({str(error).splitlines()[0][:200]})"
+            ) from None
+        return (
+            eqx.tree_at(lambda s: s.key, eqx.combine(arrays, static), state.key, is_leaf=lambda x: x is None),
+            means,
+            last,
+        )
+
+    def agree(self, code: int) -> int:
+        """The largest code that any process has, so that all stop after the same step. SIGTERM on any of them counts as 2."""
+        if jax.process_count() == 1:
+            return code
+        ending = multihost_utils.reached_preemption_sync_point(next(self.calls))
+        codes = multihost_utils.process_allgather(np.asarray(2 if ending else code, np.int32))
+        return int(np.max(codes))
+
+    def _ranks(self) -> list[int]:
+        return [i for i, device in enumerate(self.mesh.devices.flat) if device.process_index == jax.process_index()]
+
+    def _place(self, tree: Any, spec: Any = None) -> Any:
+        """Arrays of this process as parts of arrays over all devices."""
+        specs = _specs(tree) if spec is None else jax.tree.map(lambda _: spec, tree)
+
+        def put(leaf: Any, spec: Any) -> Any:
+            return jax.make_array_from_process_local_data(NamedSharding(self.mesh, spec), np.asarray(leaf))
+
+        return jax.tree.map(put, tree, specs)
+
+
+def _leave() -> None:
+    """End the process: JAX would wait for the lost one for a minute and a half."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _meet() -> None:
+    """The processes' first exchange; what the library under it has to say then goes to stderr, not among a command's results."""
+    if jax.process_count() == 1:
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        multihost_utils.sync_global_devices("arcta")
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def devices(which: str | int = "all") -> Devices:
+    """All devices of all processes of the job (`"all"`), or the first so many of this process.
+
+    A CPU counts as one device, which uses all its cores; for several set XLA_FLAGS=--xla_force_host_platform_device_count=N, or
+    start several processes.
+    """
+    connect()
+    _meet()
+    found = jax.devices()
+    if which != "all":
+        if int(which) > len(found) or int(which) < 1:
+            raise ValueError(f"devices must be 'all' or from 1 to {len(found)}; got {which}. Use 'all'.")
+        if jax.process_count() > 1:
+            raise ValueError("several processes train on all their devices; use devices='all'.")
+        found = found[: int(which)]
+    return Devices(Mesh(np.array(found), (AXIS,), axis_types=(AxisType.Auto,)))
