@@ -11,6 +11,7 @@ from .elbo import elbo as elbo
 from .fit import Fit as Fit
 from .fit import fit as fit
 from .fit import load as load
+from .fit import sweep as sweep
 from .metrics import Scores as Scores
 from .model import LatentSDE as LatentSDE
 from .model import Model as Model

@@ -279,6 +279,7 @@ def fit(
     report: Annotated[bool, Parameter(help="Write the report after training.")] = True,
     resume: Annotated[bool, Parameter(negative="", help="Go on from the checkpoint in --out.")] = False,
     devices: Annotated[str | None, Parameter(help="Share batches among this many devices, or all of the machine or job.")] = None,
+    ensemble: Annotated[int, Parameter(help="Train so many models at once and mix their forecasts.")] = 1,
     as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Learn a model from a file, score it on the part held out, save it and write a report.
@@ -304,7 +305,7 @@ def fit(
     }
     fitted = train(
         configuration.model, found.series, key=key, holdout=holdout, training=configuration.training, out=out, resume=resume,
-        devices=devices, progress=not quiet, about=about,
+        devices=devices, ensemble=ensemble, progress=not quiet, about=about,
     )  # fmt: skip
     if devices is not None:
         from . import parallel

@@ -9,6 +9,8 @@ it reports are nats of the whole data.
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -70,7 +72,7 @@ class TrainingData(eqx.Module):
 
 
 class Objective(eqx.Module):
-    """The loss of a model on stacked windows at a step; a value to be compiled once, hence all fields static.
+    """The loss of a model on stacked windows at a step; a value to be compiled once, hence nearly all fields static.
 
     The KL weight rises linearly from 0 to `kl_weight` over `kl_ramp` steps. `join_penalty` times the jump of the
     posterior at the joins is added on request.
@@ -79,7 +81,7 @@ class Objective(eqx.Module):
     batch_size: int = eqx.field(static=True, default=1)
     num_draws: int = eqx.field(static=True, default=10)
     num_times: int = eqx.field(static=True, default=10)
-    kl_weight: float = eqx.field(static=True, default=1.0)
+    kl_weight: Any = 1.0
     kl_ramp: int = eqx.field(static=True, default=0)
     join_penalty: float = eqx.field(static=True, default=0.0)
     num_decoded: int | None = eqx.field(static=True, default=None)

@@ -125,6 +125,7 @@ class Prediction:
     time_unit: str
     calendar: Calendar | None
     _log_density: Callable[[np.ndarray], np.ndarray]
+    member: Int[np.ndarray, " samples"] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -148,6 +149,18 @@ class Prediction:
     def log_density(self, values: Float[np.ndarray, "n channels"]) -> Float[np.ndarray, "n channels"]:
         """The marginal predictive log density of observed values, entry by entry, in the data's units."""
         return self._log_density(np.asarray(values))
+
+    def spreads(self) -> tuple[Float[np.ndarray, "n channels"], Float[np.ndarray, "n channels"]]:
+        """The two kinds of uncertainty of an ensemble's prediction, as standard deviations: within a member (the noise, the
+        dynamics, the uncertain parameters), and between the members' means (what the data did not decide)."""
+        if self.member is None:
+            raise ValueError("only an ensemble has both kinds of uncertainty; train one: arcta.fit(…, ensemble=8).")
+        groups = [self.observations[self.member == i] for i in np.unique(self.member)]
+        within = np.mean([group.var(axis=0, ddof=1) for group in groups], axis=0)
+        # Means of finite samples differ by chance too.
+        chance = np.mean([group.var(axis=0, ddof=1) / len(group) for group in groups], axis=0)
+        between = np.var([group.mean(axis=0) for group in groups], axis=0, ddof=1)
+        return np.sqrt(within), np.sqrt(np.maximum(between - chance, 0))
 
     def bands(self, quantiles: Sequence[float] = QUANTILES) -> Bands:
         """Mean, standard deviation and quantiles, without the paths."""
@@ -268,6 +281,23 @@ def predict(
     own = isinstance(model.decoder, Identity)
     states = scaling.undo(states) if own else states
     return Prediction(name, np.asarray(times), observations, signal, states, *about, log_density)
+
+
+def mix(parts: Sequence[Prediction]) -> Prediction:
+    """The members' predictions as one: an equal mixture, samples in turns. `member` says whose each is."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate([np.arange(len(part.signal)) for part in parts]), kind="stable")
+    owner = np.repeat(np.arange(len(parts)), [len(part.signal) for part in parts])[order]
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, name) for part in parts])[order]
+
+    def log_density(values: np.ndarray) -> np.ndarray:
+        return np.logaddexp.reduce([part.log_density(values) for part in parts], axis=0) - np.log(len(parts))
+
+    arrays = {name: joined(name) for name in ("observations", "signal", "states")}
+    return dataclasses.replace(parts[0], **arrays, _log_density=log_density, member=owner)
 
 
 def check_times(times: Any, calendar: Calendar | None = None) -> Float[np.ndarray, " n"]:

@@ -86,16 +86,18 @@ class Training:
             if not ok:
                 raise ValueError(f"{name} must be {wanted}; got {getattr(self, name)!r}. Leave it out for a default.")
 
-    def optimiser(self) -> optax.GradientTransformation:
+    def optimiser(self, learning_rate: Any = None, clip: Any = None) -> optax.GradientTransformation:
+        """Clipping and Adam; with other numbers than these if given, traced ones too."""
+        learning_rate = self.learning_rate if learning_rate is None else learning_rate
         if self.schedule == "cosine":
-            rate = optax.cosine_decay_schedule(self.learning_rate, self.steps)
+            rate = optax.cosine_decay_schedule(learning_rate, self.steps)
         else:
-            rate = optax.exponential_decay(self.learning_rate, 1000, 0.9)
+            rate = optax.exponential_decay(learning_rate, 1000, 0.9)
         if self.warmup > 0:
             rising = optax.linear_schedule(0.0, 1.0, round(self.warmup * self.steps))
             decaying = rate
             rate = lambda step: rising(step) * decaying(step)  # noqa: E731
-        return optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(rate))
+        return optax.chain(optax.clip_by_global_norm(self.clip if clip is None else clip), optax.adam(rate))
 
 
 class State(eqx.Module):

@@ -1,0 +1,104 @@
+"""Several models trained together by `vmap`: members of an ensemble, or the variants of a sweep.
+
+    arcta.fit(model, data, ensemble=8)                                    eight seeds, one program; forecasts mix them
+    arcta.sweep({"slow": (model, training), "fast": …}, data)             variants of one shape in one program
+
+A member is trained exactly as it would be alone, but for rounding: its own start, its own random numbers, its own clipping. One
+that diverges stops the rest at the step before, so that the state which is kept is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from .compiled import compiled
+from .train import State, Training, take_steps
+
+
+def stack(states: list[State]) -> State:
+    """Members' states as one: every array with a leading axis, but for the step, which they share."""
+    arrays, statics = zip(*(eqx.partition(state, eqx.is_array) for state in states), strict=True)
+    return eqx.combine(
+        eqx.tree_at(lambda s: s.step, jax.tree.map(lambda *x: jnp.stack(x), *arrays), states[0].step), statics[0]
+    )
+
+
+def member(tree: Any, index: int) -> Any:
+    """One member of stacked arrays."""
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, tree)
+
+
+@compiled
+def _advance(loss: Any, training: Any, state: State, data: Any, stop: Int[Array, ""]) -> Any:
+    arrays, static = eqx.partition(state, eqx.is_array)
+    axes = eqx.tree_at(lambda s: s.step, jax.tree.map(lambda _: 0, arrays), None)
+    # Numbers in which the variants of a sweep differ come as arrays, one for each; all else is the same for all.
+    varied, common = eqx.partition((loss, training), eqx.is_array)
+
+    def one(arrays: Any, varied: Any) -> Any:
+        loss, training = eqx.combine(varied, common)
+        state, means, last = take_steps(loss, training, eqx.combine(arrays, static), data, stop)
+        return eqx.filter(state, eqx.is_array), means, last
+
+    return jax.vmap(one, in_axes=(axes, 0), axis_size=len(state.key))(arrays, varied)
+
+
+KNOBS = ("learning_rate", "clip", "kl_weight")  # in these the variants of one program may differ
+
+
+class Varied(eqx.Module):
+    """A `Training` with a learning rate and a clip for each member."""
+
+    training: Training = eqx.field(static=True)
+    learning_rate: Float[Array, "*members"]
+    clip: Float[Array, "*members"]
+
+    def optimiser(self) -> optax.GradientTransformation:
+        return self.training.optimiser(self.learning_rate, self.clip)
+
+
+class Members:
+    """Trains several models at once; takes the place of several devices in `train`.
+
+    `terms` keeps what `train` sees the mean of: each member's loss terms, call by call.
+    """
+
+    def __init__(self, trainings: Sequence[Training]):
+        self.trainings, self.terms = trainings, []
+
+    def _varied(self, loss: Any) -> tuple[Any, Any]:
+        first = self.trainings[0]
+        if all(training == first for training in self.trainings):
+            return loss, first
+        rates, clips, weights = (
+            jnp.asarray([getattr(training, name) for training in self.trainings], float) for name in KNOBS
+        )
+        return eqx.tree_at(lambda o: o.kl_weight, loss, weights), Varied(first, rates, clips)
+
+    def advance(self, loss: Any, training: Any, state: State, data: Any, stop: Any) -> Any:
+        """As `train.advance`, for all members; terms are the members' means, and the last ones those of the first that failed."""
+        loss, training = self._varied(loss)
+        arrays, means, last = _advance(loss, training, state, data, stop)
+        steps = np.asarray(arrays.step)
+        if steps.min() < int(stop):
+            last = member(last, int(steps.argmin()))
+            if steps.max() > steps.min():
+                arrays, means, _ = _advance(loss, training, state, data, jnp.asarray(steps.min(), jnp.int32))
+        else:
+            last = jax.tree.map(jnp.mean, last)
+        if steps.min() > int(state.step):
+            self.terms.append(jax.tree.map(np.asarray, means))
+        _, static = eqx.partition(state, eqx.is_array)
+        whole = eqx.tree_at(lambda s: s.step, arrays, jnp.asarray(steps.min(), jnp.int32))
+        return eqx.combine(whole, static), jax.tree.map(jnp.mean, means), last
+
+    def agree(self, code: int) -> int:
+        return code
