@@ -291,8 +291,8 @@ def _pooled(quantiles: Sequence[Callable[[float], Any]], p: float) -> np.ndarray
     """A quantile of the equal mixture of some distributions, each given by its own."""
     if len(quantiles) == 1:
         return np.asarray(quantiles[0](p))
-    grid = (np.arange(200) + 0.5) / 200
-    return np.quantile(np.stack([np.asarray(quantile(q)) for quantile in quantiles for q in grid]), p, axis=0)
+    grid = jnp.asarray((np.arange(200) + 0.5) / 200)
+    return np.quantile(np.concatenate([np.asarray(jax.vmap(quantile)(grid)) for quantile in quantiles]), p, axis=0)
 
 
 def _parameter_rows(members: Sequence[Model], summary: DataSummary) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ class Parameter(Protocol):
 
     def kl(self) -> Float[Array, ""]: ...
 
-    def quantile(self, probability: float) -> Float[Array, ...]: ...
+    def quantile(self, probability: float | Array) -> Float[Array, ...]: ...
 
 
 class Normal(eqx.Module):
@@ -57,10 +57,10 @@ class Normal(eqx.Module):
         distance = (jnp.exp(2 * self.log_std) + (self.mean - prior_mean) ** 2) / (2 * prior_std**2)
         return jnp.sum(jnp.log(prior_std) - self.log_std - 0.5 + distance)
 
-    def quantile(self, probability: float) -> Float[Array, ...]:
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
         return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
 
-    def prior_quantile(self, probability: float) -> Float[Array, ...]:
+    def prior_quantile(self, probability: float | Array) -> Float[Array, ...]:
         return self.prior_mean + self.prior_std * jax.scipy.stats.norm.ppf(probability)
 
 
@@ -96,10 +96,10 @@ class LogNormal(eqx.Module):
     def kl(self) -> Float[Array, ""]:
         return self.log.kl()
 
-    def quantile(self, probability: float) -> Float[Array, ...]:
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
         return jnp.exp(self.log.quantile(probability))
 
-    def prior_quantile(self, probability: float) -> Float[Array, ...]:
+    def prior_quantile(self, probability: float | Array) -> Float[Array, ...]:
         return jnp.exp(self.log.prior_quantile(probability))
 
 
@@ -125,7 +125,7 @@ class Weights(eqx.Module):
         distance = 0.5 * (jnp.exp(2 * self.log_std) + self.mean**2) * jnp.exp(-2 * self.log_prior_std)
         return jnp.sum(self.log_prior_std - self.log_std - 0.5 + distance)
 
-    def quantile(self, probability: float) -> Float[Array, "out_size in_size"]:
+    def quantile(self, probability: float | Array) -> Float[Array, "out_size in_size"]:
         return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
 
 
@@ -143,7 +143,7 @@ class Known(eqx.Module):
     def kl(self) -> Float[Array, ""]:
         return jnp.zeros(())
 
-    def quantile(self, probability: float) -> Float[Array, ...]:
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
         return self.value
 
 
@@ -161,5 +161,5 @@ class Learned(eqx.Module):
     def kl(self) -> Float[Array, ""]:
         return jnp.zeros(())
 
-    def quantile(self, probability: float) -> Float[Array, ...]:
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
         return jnp.exp(self.log_value)

@@ -19,12 +19,15 @@ import numpy as np
 from .backtest import Backtest, backtest, default_horizon
 from .checkpoint import write_atomically
 from .figures import (
+    ACCENT,
+    SECOND,
     calibration,
     data_overview,
     drift_curve,
     frame_strip,
     label,
     loss_curves,
+    new_figure,
     phase_portrait,
     states_over_time,
 )
@@ -262,6 +265,27 @@ def _film(folder: Path, after: Series, ahead: Prediction) -> Section:
     return Section("Film: observed (left) and forecast (right)", image)
 
 
+def _spread_section(fit: Fit, after: Series, ahead: Prediction) -> Section:
+    """Both kinds of uncertainty over the horizon, channel by channel."""
+    within, between = ahead.spreads()
+    shown = range(min(len(ahead.channels), 4))
+    figure, axes = new_figure(len(shown), height=1.9)
+    times = _shown(after, ahead.times)
+    for axis, i in zip(axes[:, 0], shown, strict=True):
+        axis.plot(times, within[:, i], color=ACCENT, label="within a member: noise, dynamics, parameters")
+        axis.plot(times, between[:, i], color=SECOND, label="between members: what the data left open")
+        axis.set_ylabel(label(ahead.channels[i], ahead.units[i]), fontsize=9)
+        axis.set_ylim(bottom=0)
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    axes[-1, 0].set_xlabel(_time_label(after), fontsize=9)
+    share = float(np.mean(between**2) / max(np.mean(within**2 + between**2), 1e-300))
+    text = (
+        f"Standard deviations of the forecast of {len(fit.members)} models trained from different seeds. Their disagreement makes "
+        f"up {share:.0%} of the variance; where it is large, more data would help, where it is small, it would not."
+    )
+    return Section("Two kinds of uncertainty", figure, "uncertainty", text)
+
+
 def _calibration_section(result: Backtest) -> Section:
     ranks = result.entries["latent SDE"]["pit"]
     levels = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
@@ -389,6 +413,8 @@ def report(fit: Fit, folder: str | Path, *, horizon: float | None = None, num_or
         sections.append(_forecast_section(fit, before, after, ahead))
         if after.frame_shape:
             sections.append(_film(folder, after, ahead))
+        if fit.others:
+            sections.append(_spread_section(fit, after, ahead))
         cut = fit.cuts[before.name]
         reach = horizon or default_horizon([item for item in fit.context if item.name == before.name], cut)
         names = {pair[0].name for pair in pairs}
