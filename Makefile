@@ -31,6 +31,8 @@ slow: setup
 bench: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
 	$(BIN)/python benchmarks/step.py --out benchmarks/results/step.json
+	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.json
+	$(BIN)/python benchmarks/page.py
 
 clean:
 	rm -rf .venv demo .pytest_cache .ruff_cache .hypothesis

@@ -287,7 +287,7 @@ class Fit:
         return folder
 
 
-def _pooled(quantiles: Sequence[Callable[[float], Any]], p: float) -> np.ndarray:
+def _pooled(quantiles: Sequence[Callable[[Any], Any]], p: float) -> np.ndarray:
     """A quantile of the equal mixture of some distributions, each given by its own."""
     if len(quantiles) == 1:
         return np.asarray(quantiles[0](p))

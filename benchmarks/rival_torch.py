@@ -1,9 +1,9 @@
 # pyright: reportMissingImports=false
 """The same training step in eager PyTorch: the rival of `step.py`, written as one would write it well.
 
-Everything is batched tensor algebra; one Cholesky per window; kernel time derivatives in closed form with one
-`torch.func.jvp` through the small network; Adam with `foreach`. The rotation term is there when asked for; overheads of
-the authors' code (a trainer, finite differences) are not copied.
+Everything is batched tensor algebra; one Cholesky per window; derivatives of kernel and drift by tangents carried through the
+layers (`torch.func` is slower, and `torch.compile` fails on it); Adam with `foreach`. The rotation term is there when asked for;
+overheads of the authors' code (a trainer, finite differences) are not copied.
 """
 
 from __future__ import annotations
@@ -27,6 +27,24 @@ def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def tangents(net: nn.Sequential, x: torch.Tensor, dx: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """net(x), and its derivative along `dx`, whose last axis is that of `x`."""
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            x, dx = layer(x), dx @ layer.weight.T
+        else:
+            y = layer(x)
+            if isinstance(layer, nn.ReLU):
+                slope = (x > 0).to(x.dtype)
+            elif isinstance(layer, nn.Tanh):
+                slope = 1 - y**2
+            else:
+                gate = torch.sigmoid(x)
+                slope = gate * (1 + x * (1 - gate))
+            x, dx = y, dx * (slope if dx.ndim == x.ndim else slope[..., None, :])
+    return x, dx
+
+
 class TorchModel(nn.Module):
     """Window encoder, deep kernel, drift, decoder, log-normal diffusion and noise."""
 
@@ -43,9 +61,10 @@ class TorchModel(nn.Module):
         activation: str,
         noise: float | None,
         rotation: bool,
+        num_decoded: int | None = None,
     ):
         super().__init__()
-        self.latent, self.lookahead, self.rotation = latent, lookahead, rotation
+        self.latent, self.lookahead, self.rotation, self.num_decoded = latent, lookahead, rotation, num_decoded
         self.encoder = mlp((channels * (lookahead + 1), *encoder, 2 * latent), activation)
         self.kernel = mlp((1, *kernel, 1), activation)
         self.drift = mlp((latent, *drift, latent), activation)
@@ -81,7 +100,8 @@ class TorchModel(nn.Module):
 
         strata = (torch.arange(num_times) + torch.rand(num_draws, num_times)) / num_times
         query = (2 * strata - 1).reshape(-1, 1)
-        feature, rate = torch.func.jvp(self.features, (query,), (torch.ones_like(query),))  # pyright: ignore
+        feature, rate = tangents(self.kernel, query, torch.ones_like(query))
+        feature, rate = query + feature, 1 + rate
         distance = (feature - features[None]) / scale
         k = torch.exp(-0.5 * distance**2)
         k_rate = -k * distance * rate / scale
@@ -98,14 +118,15 @@ class TorchModel(nn.Module):
             r = r + self._turn(mt, std, q, epsilon)
         path_kl = (r**2 / q).sum() / (num_draws * num_times)  # ½ · span 2
 
-        z = m + (0.5 * log_s).exp() * torch.randn(num_draws, nodes, latent)
+        decoded = num_draws if self.num_decoded is None else self.num_decoded
+        z = m + (0.5 * log_s).exp() * torch.randn(decoded, nodes, latent)
         output = z if self.decoder is None else self.decoder(z)
         if self.known_noise is None:
-            draw = self.noise[0] + self.noise[1].exp() * torch.randn(num_draws, 1, values.shape[1])
+            draw = self.noise[0] + self.noise[1].exp() * torch.randn(decoded, 1, values.shape[1])
         else:
             draw = torch.full((1,), 2 * math.log(self.known_noise))
         error = (values[:nodes] - output) ** 2
-        log_likelihood = -0.5 * (error * (-draw).exp() + draw + math.log(2 * math.pi)).sum() / num_draws
+        log_likelihood = -0.5 * (error * (-draw).exp() + draw + math.log(2 * math.pi)).sum() / decoded
         gap = log_s[0] - self.initial[1]
         squared = (m[0] - self.initial[0]) ** 2 * (-self.initial[1]).exp()
         initial_kl = 0.5 * (gap.exp() + squared - 1 - gap).sum()
@@ -115,7 +136,8 @@ class TorchModel(nn.Module):
         return -(log_likelihood - kl) / values[:nodes].numel()
 
     def _turn(self, m: torch.Tensor, std: torch.Tensor, q: torch.Tensor, epsilon: torch.Tensor) -> torch.Tensor:
-        jacobian = torch.func.vmap(torch.func.jacfwd(self.drift))(m)
+        directions = torch.eye(self.latent).expand(len(m), -1, -1)
+        jacobian = tangents(self.drift, m, directions)[1].mT
         weighted = jacobian * q[:, None, :]
         variance = std**2
         crossed = q[:, None, :] * variance[:, :, None]
@@ -126,3 +148,61 @@ class TorchModel(nn.Module):
     def _log_normal_kl(parameter: torch.Tensor) -> torch.Tensor:
         mean, log_std = parameter
         return (math.log(3.0) - log_std - 0.5 + ((2 * log_std).exp() + (mean - math.log(0.1)) ** 2) / 18).sum()
+
+
+class TorchLatentSDE(nn.Module):
+    """A latent SDE trained by torchsde's adjoint, with the networks of the model it is compared with.
+
+    A GRU reads the window backwards; its states steer the posterior's drift; one path of Euler steps, one for each observation.
+    """
+
+    noise_type, sde_type = "diagonal", "ito"
+
+    def __init__(
+        self,
+        channels: int,
+        latent: int,
+        *,
+        drift: Sequence[int],
+        decoder: Sequence[int],
+        activation: str,
+        hidden: int = 32,
+    ):
+        super().__init__()
+        self.latent = latent
+        self.reader = nn.GRU(channels, hidden)
+        self.first = nn.Linear(hidden, 2 * latent)
+        self.prior = mlp((latent, *drift, latent), activation)
+        self.steered = mlp((latent + hidden, *drift, latent), activation)
+        self.decoder = mlp((latent, *decoder, channels), activation)
+        self.spread = nn.Parameter(torch.full((latent,), math.log(0.1)))
+        self.log_noise = nn.Parameter(torch.full((channels,), math.log(1e-2)))
+        self.context = torch.zeros(0)
+        self.times = torch.zeros(0)
+
+    def h(self, t: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return self.prior(z)
+
+    def f(self, t: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        row = torch.searchsorted(self.times, t.detach()).clamp(max=len(self.times) - 1)
+        return self.steered(torch.cat([z, self.context[row].expand(len(z), -1)], dim=1))
+
+    def g(self, t: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return self.spread.exp().expand_as(z)
+
+    def step_loss(self, times: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        import torchsde
+
+        read, _ = self.reader(values.flip(0)[:, None])
+        self.context, self.times = read[:, 0].flip(0), times
+        mean, log_std = self.first(self.context[0]).chunk(2)
+        z0 = (mean + log_std.exp() * torch.randn(self.latent))[None]
+        options = {"dt": float(times[1] - times[0]), "method": "euler", "adjoint_method": "euler", "logqp": True}
+        names = {"drift": "f", "diffusion": "g", "prior_drift": "h"}
+        states, path_kl = torchsde.sdeint_adjoint(
+            self, z0, times, names=names, adjoint_params=(*self.parameters(), self.context), **options
+        )
+        error = (values - self.decoder(states[:, 0])) ** 2
+        fit = -0.5 * (error * (-self.log_noise).exp() + self.log_noise + math.log(2 * math.pi)).sum()
+        start_kl = 0.5 * (mean**2 + (2 * log_std).exp() - 1 - 2 * log_std).sum()
+        return -(fit - path_kl.sum() - start_kl) / values.numel()

@@ -1,11 +1,17 @@
 # pyright: reportMissingImports=false
-"""Time of one training step, ours against eager PyTorch, one thread each, interleaved in one run.
+"""Time of one training step and of its compilation: ours against PyTorch, solvers and the floor. One thread on one core, repeats
+of all contestants in turns, medians.
 
     python benchmarks/step.py                                  # `make bench` stores it in benchmarks/results/step.json
 
-Models: MOCAP (the paper's architecture, M = 298, R = S = 10, 50 channels, 3 frames) and Lotka–Volterra (the paper's, with
-M = 256, R = 1, S = 10); each as in the paper, and with the rotation term on both sides (our default). Data is random: shapes
-matter, values do not. A step is loss, gradient, clipping and Adam; ours has the masks and the choice of a window besides.
+Models: the paper's MOCAP (M = 298 nodes, R = S = 10, 50 channels, 3 frames) and Lotka–Volterra (M = 256, R = 1, S = 10), our
+Lotka–Volterra (M = 128, rotation term), the paper's Lorenz and our video model. Data is random: shapes matter, values do not.
+A step is loss, gradient, clipping and Adam; ours has the masks and the choice of a window besides.
+
+- torch eager, torch compile: the same step, term by term (rival_torch.py; the optimiser is eager in both).
+- torchsde: a latent SDE on the same window and networks, one path, an Euler step for each observation, stochastic adjoint.
+- diffrax: the same by Heun's scheme in JAX (`arcta.baselines.SolvedSDE`), stochastic adjoint and backpropagation.
+- floor: the step's matrix products, Cholesky factor and triangular solves, forward and backward, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,63 +25,40 @@ if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})  # before any thread pool is made
 
 import argparse  # noqa: E402
+import dataclasses  # noqa: E402
+import itertools  # noqa: E402
 import json  # noqa: E402
-import platform  # noqa: E402
+import runpy  # noqa: E402
 import time  # noqa: E402
-from collections.abc import Callable  # noqa: E402
+from collections.abc import Callable, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from rival_torch import TorchModel  # noqa: E402
+from rival_torch import TorchLatentSDE, TorchModel  # noqa: E402
 
 import arcta  # noqa: E402
+from arcta.baselines import SolvedSDE, SolverObjective, _latent, assemble  # noqa: E402
 from arcta.model import build, summarise  # noqa: E402
 from arcta.objective import Objective, TrainingData  # noqa: E402
+from arcta.study import machine  # noqa: E402
 from arcta.train import advance, start  # noqa: E402
 from arcta.windows import windows_of  # noqa: E402
 
 torch.set_num_threads(1)
-CHUNK = 20
-
-
-def ours(spec: arcta.LatentSDE, data: list[arcta.Series], num_draws: int, num_times: int) -> Callable[[], None]:
-    """A function that takes `CHUNK` steps."""
-    summary = summarise(spec, data)
-    training = arcta.Training(steps=100_000, num_draws=num_draws, num_times=num_times)
-    state = start(build(spec, summary, key=jax.random.key(0)), training, key=jax.random.key(1))
-    stacked = windows_of(data, summary.scaling, size=summary.partition_size, lookahead=spec.lookahead)
-    windows = TrainingData(stacked)
-    objective = Objective(num_draws=num_draws, num_times=num_times, kl_ramp=1000)
-    holder = [state]
-
-    def run() -> None:
-        stop = holder[0].step + CHUNK
-        holder[0], means, _ = jax.block_until_ready(advance(objective, training, holder[0], windows, stop))
-        if not np.isfinite(float(means["loss"])):
-            raise FloatingPointError("our step is not finite")
-
-    return run
-
-
-def rival(
-    model: TorchModel, times: np.ndarray, values: np.ndarray, num_draws: int, num_times: int
-) -> Callable[[], None]:
-    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3, foreach=True)
-    ts, xs = torch.tensor(times, dtype=torch.float32), torch.tensor(values, dtype=torch.float32)
-
-    def run() -> None:
-        for _ in range(CHUNK):
-            optimiser.zero_grad(set_to_none=True)
-            loss = model.step_loss(ts, xs, num_draws, num_times)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-            optimiser.step()
-        if not torch.isfinite(loss):
-            raise FloatingPointError("the rival's step is not finite")
-
-    return run
+STUDIES = Path(__file__).parents[1] / "studies"
+Run = Callable[[int], None]
+MOCAP = arcta.LatentSDE(
+    latent_size=6, encoder="window", decoder="mlp", lookahead=2, partition_size=298, encoder_sizes=(30, 30, 15),
+    decoder_sizes=(15, 30, 30), drift="plain", drift_sizes=(30,), kernel_sizes=(32,), activation="tanh", rotation=False,
+)  # fmt: skip
+PREY = arcta.LatentSDE(
+    decoder="identity", encoder="window", noise=0.01, lookahead=0, partition_size=256, encoder_sizes=(32, 32), drift="plain",
+    drift_sizes=(64, 64, 64), kernel_sizes=(32, 32), activation="relu", rotation=False,
+)  # fmt: skip
 
 
 def waves(count: int, length: int, channels: int) -> list[arcta.Series]:
@@ -86,65 +69,216 @@ def waves(count: int, length: int, channels: int) -> list[arcta.Series]:
     return [arcta.Series(times, value, name=str(i)) for i, value in enumerate(values)]
 
 
-def contestants(name: str, rotation: bool) -> tuple[Callable[[], None], Callable[[], None]]:
-    if name == "mocap":
-        data = waves(16, 300, 50)
-        spec = arcta.LatentSDE(
-            latent_size=6, encoder="window", decoder="mlp", lookahead=2, partition_size=298, encoder_sizes=(30, 30, 15),
-            decoder_sizes=(15, 30, 30), drift_sizes=(30,), kernel_sizes=(32,), activation="tanh", rotation=rotation,
-        )  # fmt: skip
-        other = TorchModel(
-            50, 6, lookahead=2, encoder=(30, 30, 15), decoder=(15, 30, 30), drift=(30,), kernel=(32,), activation="tanh",
-            noise=None, rotation=rotation,
-        )  # fmt: skip
-        return ours(spec, data, 10, 10), rival(other, np.linspace(-1, 1, 298), data[0].values, 10, 10)
-    data = waves(1, 501, 2)
-    spec = arcta.LatentSDE(
-        decoder="identity", encoder="window", noise=0.01, lookahead=0, partition_size=256, encoder_sizes=(32, 32),
-        drift_sizes=(64, 64, 64), kernel_sizes=(32, 32), activation="relu", rotation=rotation,
-    )  # fmt: skip
-    other = TorchModel(
-        2, 2, lookahead=0, encoder=(32, 32), decoder=None, drift=(64, 64, 64), kernel=(32, 32), activation="relu", noise=0.01,
-        rotation=rotation,
-    )  # fmt: skip
-    return ours(spec, data, 1, 10), rival(other, np.linspace(-1, 1, 256), data[0].values[:256], 1, 10)
+def stepper(loss: Any, state: Any, windows: TrainingData, training: arcta.Training) -> Run:
+    """A function that takes some steps of ours, or of a rival trained by our loop."""
+    holder = [state]
+
+    def run(count: int) -> None:
+        stop = holder[0].step + count
+        holder[0], means, _ = jax.block_until_ready(advance(loss, training, holder[0], windows, stop))
+        if not np.isfinite(float(means["loss"])):
+            raise FloatingPointError("a step is not finite")
+
+    return run
 
 
-def measure(name: str, rotation: bool, repeats: int) -> dict[str, float]:
-    pair = contestants(name, rotation)
-    for run in pair:
-        run()
-    times: tuple[list[float], list[float]] = ([], [])
+def ours(spec: arcta.LatentSDE, data: list[arcta.Series], training: arcta.Training) -> Run:
+    summary = summarise(spec, data)
+    state = start(build(spec, summary, key=jax.random.key(0)), training, key=jax.random.key(1))
+    shape = {"size": summary.partition_size, "lookahead": spec.lookahead, "margin": summary.margin}
+    windows = TrainingData(windows_of(data, summary.scaling, **shape))
+    counts = {"num_draws": training.num_draws, "num_times": training.num_times, "num_decoded": training.num_decoded}
+    return stepper(Objective(training.batch_size, **counts, kl_ramp=1000), state, windows, training)
+
+
+def diffrax(spec: arcta.LatentSDE, data: list[arcta.Series], gradient: Any) -> Run:
+    size = spec.partition_size or 298
+    rival = SolvedSDE(
+        latent_size=6, activation="tanh", partition_size=size, substeps=1, gradient=gradient, max_steps=1024,
+        drift_sizes=spec.drift_sizes, decoder_sizes=spec.decoder_sizes,
+    )  # fmt: skip
+    summary, training = summarise(_latent(rival), data), arcta.Training(steps=100_000, learning_rate=1e-4)
+    solved = assemble(rival, _latent(rival), summary, stochastic=True, encode=True, key=jax.random.key(0))
+    windows = TrainingData(windows_of(data, summary.scaling, size=size, lookahead=0))
+    return stepper(SolverObjective(1), start(solved, training, key=jax.random.key(1)), windows, training)
+
+
+def in_torch(model: Any, loss: Callable[[], torch.Tensor]) -> Run:
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=True)
+
+    def run(count: int) -> None:
+        value = torch.zeros(())
+        for _ in range(count):
+            optimiser.zero_grad(set_to_none=True)
+            value = loss()
+            value.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+            optimiser.step()
+        if not torch.isfinite(value):
+            raise FloatingPointError("a rival's step is not finite")
+
+    return run
+
+
+def torch_step(spec: arcta.LatentSDE, series: arcta.Series, training: arcta.Training, compiled: bool) -> Run:
+    torch.manual_seed(0)
+    channels, size = len(series.channels), spec.partition_size or 0
+    own = spec.decoder == "identity"
+    model = TorchModel(
+        channels, spec.latent_size or channels, lookahead=spec.lookahead, encoder=spec.encoder_sizes,
+        decoder=None if own else spec.decoder_sizes, drift=spec.drift_sizes, kernel=spec.kernel_sizes,
+        activation=spec.activation, noise=0.01 if own else None, rotation=spec.rotation, num_decoded=training.num_decoded,
+    )  # fmt: skip
+    times = torch.linspace(-1, 1, size)
+    values = torch.tensor(series.values[: size + spec.lookahead], dtype=torch.float32)
+    step = torch.compile(model.step_loss) if compiled else model.step_loss
+    return in_torch(model, lambda: step(times, values, training.num_draws, training.num_times))
+
+
+def torchsde_step(spec: arcta.LatentSDE, series: arcta.Series) -> Run:
+    torch.manual_seed(0)
+    sizes = {"drift": spec.drift_sizes, "decoder": spec.decoder_sizes, "activation": spec.activation}
+    model = TorchLatentSDE(len(series.channels), spec.latent_size or 1, **sizes)
+    size = spec.partition_size or 0
+    times, values = torch.linspace(0, 1, size), torch.tensor(series.values[:size], dtype=torch.float32)
+    return in_torch(model, lambda: model.step_loss(times, values))
+
+
+def chain(sizes: Sequence[int], rows: int, inner: bool) -> list[tuple[int, int, int]]:
+    """The products (m, k, n) of an MLP on `rows` examples and of its derivative; `inner`: the input has one too."""
+    found = []
+    for i, (a, b) in enumerate(itertools.pairwise(sizes)):
+        found += [(b, a, rows), (b, rows, a)]
+        if i > 0 or inner:
+            found.append((a, b, rows))
+    return found
+
+
+def floor(spec: arcta.LatentSDE, channels: int, training: arcta.Training) -> Run:
+    nodes, latent = spec.partition_size or 0, spec.latent_size or channels
+    points = training.num_draws * training.num_times
+    decoded = training.num_decoded or training.num_draws
+    products = chain((channels * (spec.lookahead + 1), *spec.encoder_sizes, 2 * latent), nodes, False)
+    products += chain((1, *spec.kernel_sizes, 1), nodes, False) + 2 * chain((1, *spec.kernel_sizes, 1), points, False)
+    products += chain((latent, *spec.drift_sizes, latent), points * (1 + latent * spec.rotation), True)
+    products += 2 * [(points, nodes, 2 * latent), (nodes, points, 2 * latent), (points, 2 * latent, nodes)]
+    products += [(nodes, 2 * latent, nodes)]
+    if spec.decoder != "identity":
+        products += chain((latent, *spec.decoder_sizes, channels), decoded * nodes, True)
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+
+    pairs = [(normal(m, k), normal(k, n)) for m, k, n in products]
+    matrix = normal(nodes, nodes)
+    spd, right = matrix @ matrix.T / nodes + jnp.eye(nodes), normal(nodes, 2 * latent)
+
+    @jax.jit
+    def all_of_it(pairs: Any, spd: jax.Array, right: jax.Array) -> Any:
+        factor = jax.lax.linalg.cholesky(spd, symmetrize_input=False)
+        there = jax.scipy.linalg.cho_solve((factor, True), right)
+        return [a @ b for a, b in pairs], there, jax.scipy.linalg.cho_solve((factor, True), there)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            jax.block_until_ready(all_of_it(pairs, spd, right))
+
+    return run
+
+
+def cases(quick: bool) -> dict[str, dict[str, Callable[[], Run]]]:
+    few = arcta.Training(steps=100_000, num_draws=10, num_times=10, num_decoded=1)
+    every = dataclasses.replace(few, num_decoded=None)
+    prey = arcta.Training(steps=100_000, num_draws=1, num_times=10)
+    turning = dataclasses.replace(PREY, partition_size=128, rotation=True, activation="silu")
+    people, animals = waves(16, 300, 50), waves(1, 501, 2)
+
+    def pair(spec: arcta.LatentSDE, data: list[arcta.Series], training: arcta.Training) -> dict[str, Callable[[], Run]]:
+        return {
+            "arcta": lambda: ours(spec, data, training),
+            "torch eager": lambda: torch_step(spec, data[0], training, False),
+            "torch compile": lambda: torch_step(spec, data[0], training, True),
+            "floor": lambda: floor(spec, len(data[0].channels), training),
+        }
+
+    lorenz, video = (runpy.run_path(str(STUDIES / f"{name}.py")) for name in ("lorenz", "video"))
+    chaos = waves(1, 2000, 3)
+    start_at = {name: arcta.LogNormal(1.0, 1.0) for name in ("sigma", "rho", "beta")}
+    chaotic = arcta.LatentSDE(
+        decoder="identity", encoder="window", lookahead=0, noise=1.0, drift=lorenz["field"], parameters=start_at,
+        partition_size=128, activation="relu", kernel_sizes=(32,),
+    )  # fmt: skip
+    found = {
+        "MOCAP, one draw decoded": {
+            **pair(MOCAP, people, few),
+            "torchsde adjoint": lambda: torchsde_step(MOCAP, people[0]),
+            "diffrax adjoint": lambda: diffrax(MOCAP, people, "adjoint"),
+            "diffrax backprop": lambda: diffrax(MOCAP, people, "backprop"),
+        },
+        "MOCAP, all ten draws decoded": pair(MOCAP, people, every),
+        "Lotka–Volterra, the paper's": pair(PREY, animals, prey),
+        "Lotka–Volterra, ours": pair(turning, animals, prey),
+        "Lorenz": {"arcta": lambda: ours(chaotic, chaos, lorenz["TRAINING"])},
+        "video": {
+            "arcta": lambda: ours(video["MACHINE"], [video["films"](False)[0].series], video["MACHINE_TRAINING"])
+        },
+    }
+    return dict(list(found.items())[2:3]) if quick else found
+
+
+def measure(contestants: dict[str, Callable[[], Run]], repeats: int) -> dict[str, Any]:
+    runs, first, chunk = {}, {}, {}
+    for name, make in contestants.items():
+        run = make()
+        clock = time.perf_counter()
+        run(1)
+        first[name] = time.perf_counter() - clock
+        clock = time.perf_counter()
+        run(2)
+        chunk[name] = int(np.clip(0.2 / ((time.perf_counter() - clock) / 2), 1, 50))  # some 0.2 s a repeat
+        runs[name] = run
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
-        for run, record in zip(pair, times, strict=True):
+        for name, run in runs.items():
             clock = time.perf_counter()
-            run()
-            record.append((time.perf_counter() - clock) / CHUNK * 1e3)
-    mine, theirs = (float(np.median(record)) for record in times)
-    return {"arcta_ms": mine, "torch_ms": theirs, "ratio": theirs / mine}
+            run(chunk[name])
+            times[name].append((time.perf_counter() - clock) / chunk[name] * 1e3)
+    mine = float(np.median(times["arcta"]))
+    return {
+        name: {
+            "step_ms": float(np.median(values)),
+            "quartiles_ms": np.quantile(values, [0.25, 0.75]).tolist(),
+            "times_ours": float(np.median(values)) / mine,
+            "first_step_s": first[name],
+        }
+        for name, values in times.items()
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true", help="the paper's Lotka–Volterra alone")
     options = parser.parse_args()
-    result: dict[str, object] = {
-        "settings": {"repeats": options.repeats, "steps_per_repeat": CHUNK, "threads": 1},
-        "machine": f"{platform.machine()}, jax {jax.__version__}, torch {torch.__version__}",
+    result: dict[str, Any] = {
+        "settings": {"repeats": options.repeats, "threads": 1, "cores": 1, "seed": 0},
+        "machine": machine(),
+        "versions": {"jax": jax.__version__, "torch": torch.__version__},
+        "steps": {},
     }
-    for name in ("mocap", "lotka-volterra"):
-        for rotation in (False, True):
-            row = measure(name, rotation, options.repeats)
-            title = name + (", rotation term" if rotation else ", as in the paper")
-            result[title] = row
+    for title, contestants in cases(options.quick).items():
+        rows = result["steps"][title] = measure(contestants, options.repeats)
+        for name, row in rows.items():
             print(
-                f"{title:<32} arcta {row['arcta_ms']:.2f} ms   torch {row['torch_ms']:.2f} ms   ratio {row['ratio']:.1f}",
+                f"{title:<30} {name:<18} {row['step_ms']:9.2f} ms   {row['times_ours']:7.1f} × ours   first step "
+                f"{row['first_step_s']:.1f} s",
                 flush=True,
             )
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(result, indent=1))
+        if options.out is not None:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

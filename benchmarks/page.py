@@ -1,0 +1,128 @@
+"""docs/benchmarks.md and its figures from the stored results: `python benchmarks/page.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from arcta.figures import ACCENT, MUTED, SECOND, new_figure
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+HEAD = """# Benchmarks
+
+Written by `make bench` from benchmarks/results/*.json, which hold settings, versions and machine. Times are medians of repeats
+taken in turns in one run; compare ratios, not milliseconds: shared machines wander by a quarter from one minute to the next. "One
+thread" means one thread pinned to one core (`taskset`, or `sched_setaffinity` before any thread pool is made).
+"""
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def step_section(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            title if name == "arcta" else "",
+            name,
+            f"{row['step_ms']:.2f}",
+            f"{row['times_ours']:.1f}",
+            f"{row['first_step_s']:.1f}",
+        ]
+        for title, contestants in found["steps"].items()
+        for name, row in contestants.items()
+    ]
+    compared = {k: v for k, v in found["steps"].items() if len(v) > 1}
+    figure, axes = new_figure(1, len(compared), width=3.1 * len(compared), height=2.8)
+    for axis, (title, contestants) in zip(axes[0], compared.items(), strict=True):
+        names = list(contestants)[::-1]
+        colors = [ACCENT if name == "arcta" else MUTED if name == "floor" else SECOND for name in names]
+        axis.barh(names, [contestants[name]["step_ms"] for name in names], color=colors)
+        axis.set_xscale("log")
+        axis.set_xlabel("ms a step", fontsize=8)
+        axis.set_title(title, fontsize=9)
+    figure.savefig(DOCS / "images" / "bench-step.png", dpi=110)
+    return (
+        "\n## A training step, one thread\n\nLoss, gradient, clipping, Adam. `torch eager` and `torch compile` are the same step, "
+        "term by term; `torchsde` and `diffrax` train a latent SDE with the same networks on the same window through a "
+        "solver, one path; `floor` is the step's matrix products, its Cholesky factor and triangular solves, forward and backward, "
+        "alone. First step: from the built model to the end of the first step, compilation included, on that one core.\n\n"
+        + table(["model", "", "ms a step", "× ours", "first step, s"], rows)
+        + "\n![step times](images/bench-step.png)\n\nBy default every one of the R draws is decoded at every observation; "
+        "`Training(num_decoded=1)` decodes one: the bound stays unbiased.\n"
+    )
+
+
+def scale_section(found: dict[str, Any]) -> str:
+    parts = []
+    if "rows" in found:
+        sizes = sorted(found["rows"], key=int)
+        rows = [
+            [f"{int(n):,}", f"{found['rows'][n]['step_ms']:.2f}", f"{found['rows'][n]['resident_mib']:.0f}"]
+            for n in sizes
+        ]
+        figure, axes = new_figure(1, 2, height=2.6)
+        for axis, name, label in zip(axes[0], ("step_ms", "resident_mib"), ("ms a step", "resident MiB"), strict=True):
+            axis.plot([int(n) for n in sizes], [found["rows"][n][name] for n in sizes], "o-", color=ACCENT)
+            axis.set_xscale("log")
+            axis.set_ylim(bottom=0)
+            axis.set_xlabel("rows in the file", fontsize=9)
+            axis.set_ylabel(label, fontsize=9)
+        figure.savefig(DOCS / "images" / "bench-rows.png", dpi=110)
+        parts.append(
+            "\n## Rows\n\nOne channel in a .npy file that stays on disk, one thread; reading windows included, files dropped "
+            "from the page cache first.\n\n"
+            + table(["rows", "ms a step", "resident MiB"], rows)
+            + "\n![rows](images/bench-rows.png)\n"
+        )
+    if "stiffness" in found:
+        rows = [[f"× {int(n):,}", f"{row['step_ms']:.3f}"] for n, row in found["stiffness"].items()]
+        parts.append("\n## Stiffness\n\nA known drift times a factor.\n\n" + table(["factor", "ms a step"], rows))
+    if "processes" in found:
+        row = found["processes"]
+        parts.append(
+            "\n## Two processes\n\nMOCAP's model, 16 windows a step, one thread on one core each: "
+            f"{row['one_step_ms']:.1f} ms a step alone, {row['two_step_ms']:.1f} ms together: **{row['speed_up']:.2f}×**. "
+            f"Losses differ by at most {row['largest_relative_difference_of_losses']:.1g} of their value.\n"
+        )
+    if "ensemble" in found:
+        row = found["ensemble"]
+        parts.append(
+            f"\n## An ensemble of eight\n\nLotka–Volterra, all cores for both: {row['one']['seconds']:.2f} s for one, "
+            f"{row['eight']['seconds']:.2f} s for eight: **{row['ratio']:.1f}×** "
+            f"({row['ratio_with_compilation']:.1f}× with compilation).\n"
+        )
+    if "start" in found:
+        row = found["start"]
+        parts.append(
+            "\n## To the first step\n\nFrom the start of the process to the end of the first step, `make demo`'s model: "
+            f"{row['without_cache_s']:.1f} s without the compilation cache, {row['with_cache_s']:.1f} s with it.\n"
+        )
+    if "forecast" in found:
+        rows = [
+            [n, f"{r['path_steps_per_second'] / 1e6:.2f} M", f"{r['of_ours']:.2f}"]
+            for n, r in found["forecast"].items()
+        ]
+        parts.append(
+            "\n## Forecasts\n\n1,000 paths of 1,000 steps of Heun's scheme, drift 2-64-64-2, one thread.\n\n"
+            + table(["", "paths × steps a second", "of ours"], rows)
+        )
+    return "".join(parts)
+
+
+def main() -> None:
+    text, sections = HEAD, {"step": step_section, "scale": scale_section}
+    for name, section in sections.items():
+        path = HERE / "results" / f"{name}.json"
+        if path.is_file():
+            found = json.loads(path.read_text())
+            text += section(found) + f"\nMachine: {found['machine']}.\n"
+    (DOCS / "images").mkdir(exist_ok=True)
+    (DOCS / "benchmarks.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
