@@ -417,13 +417,16 @@ def _feed(
 ) -> Feed:
     """Windows from all over a file, for at most 256 steps at a time."""
     seen = sum(item.mask.sum() for item in read) / sum(item.mask.size for item in read)
+    count = min(training.batch_size, data.num_partitions(shape["size"]))
+    if group is not None:
+        group.check(count)
     return Feed(
         data,
         summary.scaling,
         size=shape["size"],
         lookahead=shape["lookahead"],
         margin=shape["margin"],
-        places=None if group is None else group.places(training.batch_size),
+        places=None if group is None else group.places(count),
         batch_size=training.batch_size,
         observed=float(seen) * len(data) * len(summary.channels),
         seed=int(jax.random.bits(key)),

@@ -117,6 +117,7 @@ class Devices:
         return self.mesh.size
 
     def check(self, batch_size: int) -> None:
+        """Refuse a batch that cannot be shared evenly."""
         if batch_size % len(self):
             raise ValueError(
                 f"a batch is shared by the devices: batch_size must be a multiple of {len(self)}; got {batch_size}. "

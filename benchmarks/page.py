@@ -82,12 +82,19 @@ def scale_section(found: dict[str, Any]) -> str:
         rows = [[f"× {int(n):,}", f"{row['step_ms']:.3f}"] for n, row in found["stiffness"].items()]
         parts.append("\n## Stiffness\n\nA known drift times a factor.\n\n" + table(["factor", "ms a step"], rows))
     if "processes" in found:
-        row = found["processes"]
-        parts.append(
-            "\n## Two processes\n\nMOCAP's model, 16 windows a step, one thread on one core each: "
-            f"{row['one_step_ms']:.1f} ms a step alone, {row['two_step_ms']:.1f} ms together: **{row['speed_up']:.2f}×**. "
-            f"Losses differ by at most {row['largest_relative_difference_of_losses']:.1g} of their value.\n"
-        )
+        rows = [
+            [
+                title,
+                f"{row['one_step_ms']:.1f}",
+                f"{row['two_step_ms']:.1f}",
+                f"{row['speed_up']:.2f}×",
+                f"{row['largest_relative_difference_of_losses']:.0e}",
+            ]
+            for title, row in found["processes"].items()
+        ]
+        head = ["", "one, ms a step", "two, ms a step", "speed-up", "largest relative difference of losses"]
+        text = "\n## Two processes\n\nMOCAP's model, 16 windows a step, one thread on one core for each process.\n\n"
+        parts.append(text + table(head, rows))
     if "ensemble" in found:
         row = found["ensemble"]
         parts.append(
