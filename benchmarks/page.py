@@ -42,6 +42,7 @@ def step_section(found: dict[str, Any]) -> str:
         colors = [ACCENT if name == "arcta" else MUTED if name == "floor" else SECOND for name in names]
         axis.barh(names, [contestants[name]["step_ms"] for name in names], color=colors)
         axis.set_xscale("log")
+        axis.set_xlim(left=0.1)
         axis.set_xlabel("ms a step", fontsize=8)
         axis.set_title(title, fontsize=9)
     figure.savefig(DOCS / "images" / "bench-step.png", dpi=110)
@@ -68,7 +69,7 @@ def scale_section(found: dict[str, Any]) -> str:
         for axis, name, label in zip(axes[0], ("step_ms", "resident_mib"), ("ms a step", "resident MiB"), strict=True):
             axis.plot([int(n) for n in sizes], [found["rows"][n][name] for n in sizes], "o-", color=ACCENT)
             axis.set_xscale("log")
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, 1.3 * max(found["rows"][n][name] for n in sizes))
             axis.set_xlabel("rows in the file", fontsize=9)
             axis.set_ylabel(label, fontsize=9)
         figure.savefig(DOCS / "images" / "bench-rows.png", dpi=110)
