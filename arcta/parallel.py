@@ -11,6 +11,7 @@ one flat vector once a step: left to itself, the compiler puts one exchange afte
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -35,6 +36,7 @@ from .train import State, take_steps
 from .windows import Slots, Window
 
 AXIS = "devices"
+SILENCE = 30  # seconds after which a process that says nothing counts as lost; most losses are seen at once
 
 
 class PeerLost(RuntimeError):
@@ -57,9 +59,11 @@ def connect() -> None:
                 "JAX_COORDINATOR_ADDRESS is set: several processes need JAX_NUM_PROCESSES and JAX_PROCESS_ID (0, 1, …) too."
             )
         # By default the coordinator would listen on all interfaces.
-        jax.distributed.initialize(address, int(count), int(rank), coordinator_bind_address=address)
+        jax.distributed.initialize(
+            address, int(count), int(rank), coordinator_bind_address=address, heartbeat_timeout_seconds=SILENCE
+        )
     elif any(int(os.environ.get(name, "1")) > 1 for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")):
-        jax.distributed.initialize()
+        jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)
 
 
 def is_first() -> bool:
@@ -104,6 +108,21 @@ def _specs(data: TrainingData | StreamedData) -> Any:
     same = jax.tree.map(lambda _: P(), data)
     parts = jax.tree.map(lambda _: split, data.windows), jax.tree.map(lambda _: P(AXIS), data.slots)
     return eqx.tree_at(lambda d: (d.windows, d.slots), same, parts)
+
+
+@contextlib.contextmanager
+def _peers() -> Iterator[None]:
+    """An exchange with other processes: if one of them is gone, say so, and end this process without waiting for it."""
+    try:
+        yield
+    except Exception as error:  # of several types, whichever call was waiting
+        if jax.process_count() == 1:
+            raise
+        atexit.register(_leave)
+        raise PeerLost(
+            "another process of the job has ended, so this one stops too. Start the job again with --resume (resume=True): it "
+            f"goes on from the last checkpoint. ({str(error)[:200]})"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +171,8 @@ class Devices:
             return state
         arrays, static = eqx.partition(state, eqx.is_array)
         plain = jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf), arrays)
-        told = multihost_utils.broadcast_one_to_all(plain)
+        with _peers():
+            told = multihost_utils.broadcast_one_to_all(plain)
         return eqx.combine(
             jax.tree.map(
                 lambda new, old: jax.random.wrap_key_data(new) if _is_key(old) else jnp.asarray(new), told, arrays
@@ -166,19 +186,11 @@ class Devices:
             shared = Slots(data.slots.low, data.slots.width, len(self))
             data = self._place(eqx.tree_at(lambda d: d.slots, data, shared))
         keyless, key = eqx.tree_at(lambda s: s.key, state, None), jax.random.key_data(state.key)
-        try:
+        with _peers():
             arrays, static = eqx.partition(keyless, eqx.is_array)
             placed = self._place((arrays, key, stop), P())
             out = _advance(self.mesh, loss, training, eqx.combine(placed[0], static), placed[1], data, placed[2])
             arrays, means, last = jax.tree.map(lambda leaf: leaf.addressable_data(0), jax.block_until_ready(out))
-        except jax.errors.JaxRuntimeError as error:
-            if jax.process_count() == 1:
-                raise
-            atexit.register(_leave)
-            raise PeerLost(
-                "another process of the job has ended, so this one stops too. Start the job again with --resume (resume=True): it "
-                f"goes on from the last checkpoint. ({str(error).splitlines()[0][:200]})"
-            ) from None
         return (
             eqx.tree_at(lambda s: s.key, eqx.combine(arrays, static), state.key, is_leaf=lambda x: x is None),
             means,
@@ -189,9 +201,10 @@ class Devices:
         """The largest code that any process has, so that all stop after the same step. SIGTERM on any of them counts as 2."""
         if jax.process_count() == 1:
             return code
-        ending = multihost_utils.reached_preemption_sync_point(next(self.calls))
-        codes = multihost_utils.process_allgather(np.asarray(2 if ending else code, np.int32))
-        return int(np.max(codes))
+        with _peers():
+            ending = multihost_utils.reached_preemption_sync_point(next(self.calls))
+            codes = multihost_utils.process_allgather(np.asarray(2 if ending else code, np.int32))
+            return int(np.max(codes))
 
     def _ranks(self) -> list[int]:
         return [i for i, device in enumerate(self.mesh.devices.flat) if device.process_index == jax.process_index()]
