@@ -37,10 +37,6 @@ def stack(states: list[State]) -> State:
     )
 
 
-def _none(leaf: Any) -> bool:
-    return leaf is None
-
-
 def member(tree: Any, index: int) -> Any:
     """One member of stacked arrays."""
     return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, tree)
@@ -76,7 +72,7 @@ class Varied(eqx.Module):
 
 
 class Members:
-    """Trains several models at once; takes the place of several devices in `train`.
+    """Trains several models at once; a `train.Group`.
 
     `terms` keeps what `train` sees the mean of: each member's loss terms, call by call.
     """
@@ -115,9 +111,7 @@ class Members:
             return _advance(loss, training, state, data, stop)
 
         def one(index: int) -> Any:
-            own = eqx.tree_at(
-                lambda s: s.step, member(eqx.tree_at(lambda s: s.step, state, None), index), state.step, is_leaf=_none
-            )
+            own = State(member(state.model, index), member(state.optimiser, index), state.step, state.key[index])
             return jax.block_until_ready(advance(member(loss, index), member(training, index), own, data, stop))
 
         first = one(0)  # compiles, if need be, before the others ask for the same

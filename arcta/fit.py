@@ -528,11 +528,8 @@ def fit(
         Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
     """
     if not isinstance(model, LatentSDE):
-        unused = [
-            name
-            for name, value in (("holdout", holdout), ("out", out), ("resume", resume), ("devices", devices))
-            if value
-        ]
+        given = {"holdout": holdout, "out": out, "resume": resume, "devices": devices, "ensemble": ensemble > 1}
+        unused = [name for name, value in given.items() if value]
         if unused:
             raise ValueError(f"{type(model).__name__} does not know {unused[0]}=; leave it out.")
         if isinstance(data, Store):
@@ -562,7 +559,7 @@ def fit(
     return _fit_members(
         [model] * ensemble, [training] * ensemble, keys, data=data, whole=whole, series=series, cuts=cuts, held_out=held_out,
         summary=summary, out=out, resume=resume, group=group, progress=progress,
-        about={"seed": key if isinstance(key, int) else None, **(about or {})},
+        about={"seed": key if isinstance(key, int) else None, **(about or {})}, mixed=True,
     )[0]  # fmt: skip
 
 
@@ -582,9 +579,9 @@ def _fit_members(
     group: Devices | None,
     progress: bool,
     about: Mapping[str, Any],
+    mixed: bool,
 ) -> list[Fit]:
-    """Train one model, or several at once: all in one `Fit` if they are alike, an ensemble; else, the variants of a sweep, one
-    each."""
+    """Train one model, or several at once: one `Fit` that mixes them, or, for the variants of a sweep, one of each."""
     training, count, lead = trainings[0], len(models), group is None or is_first()
 
     def builder(spec: LatentSDE) -> Callable[[PRNGKeyArray], Model]:
@@ -642,7 +639,7 @@ def _fit_members(
         best=best,
         on_row=recorder.row,
         on_checkpoint=recorder.checkpoint,
-        devices=team,
+        group=team,
         progress=progress and lead,
     )
     chosen = outcome.best.model if training.select == "best" and outcome.best.model is not None else outcome.state.model
@@ -664,7 +661,7 @@ def _fit_members(
         about=about,
         others=tuple(member(chosen, i) for i in range(1, count)),
     )
-    if isinstance(team, Members) and any(pair != (models[0], training) for pair in zip(models, trainings, strict=True)):
+    if isinstance(team, Members) and not mixed:
         rows = [
             [
                 {**row, **{k: float(v[i]) for k, v in terms.items()}}
@@ -725,8 +722,9 @@ def sweep(
         fits = _fit_members(
             models, trainings, [as_key(key)] * len(names), data=series, whole=whole, series=series, cuts=cuts, held_out=[],
             summary=summaries[names[0]], out=None, resume=False, group=None, progress=progress, about={"sweep": names},
+            mixed=False,
         )  # fmt: skip
-        found |= dict(zip(names, fits if len(fits) == len(names) else fits * len(names), strict=True))
+        found |= dict(zip(names, fits, strict=True))
     return {name: found[name] for name in variants}
 
 

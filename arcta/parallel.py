@@ -161,9 +161,7 @@ class Devices:
         own = Slots(local[mine].astype(np.int32), slots.width[mine].astype(np.int32), len(self))
         part = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], windows)
         observed = jax.device_put(np.asarray(observed_entries(windows), windows.times.dtype))
-        return self._place(
-            eqx.tree_at(lambda d: d.slots, TrainingData(part, observed), own, is_leaf=lambda x: x is None)
-        )
+        return self._place(TrainingData(part, observed, own))
 
     def same(self, state: State) -> State:
         """The first process's state, on all."""

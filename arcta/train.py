@@ -122,10 +122,10 @@ class Pieces(Protocol):
 
 @runtime_checkable
 class Group(Protocol):
-    """Several devices that train together; see `parallel`."""
+    """Several devices or models that train together; see `parallel` and `ensemble`."""
 
     def advance(self, loss: Any, training: Any, state: State, data: Any, stop: Any) -> Any:
-        """As `advance`, each device on its part of the batch."""
+        """As `advance`, for all of them."""
         ...
 
     def agree(self, code: int) -> int:
@@ -312,7 +312,7 @@ def train(
     best: Best = Best(),
     on_row: Callable[[Row], None] | None = None,
     on_checkpoint: Callable[[State, Best], None] | None = None,
-    devices: Group | None = None,
+    group: Group | None = None,
     progress: bool = True,
 ) -> Outcome:
     """Take the steps from `state.step` to `training.steps`.
@@ -326,7 +326,7 @@ def train(
     - `best`: the best model so far, when resuming.
     - `on_row`, `on_checkpoint`: called with every log row, and with the state and the best model. On Ctrl-C a last
       checkpoint is made and what was reached is returned; when training diverges one is made before the error.
-    - `devices`: more than one, in this process or in several; they stop together.
+    - `group`: several devices that share each batch, or several models; they stop together.
     """
     history: list[Row] = []
     stopped: Literal["finished", "early", "interrupted"] = "finished"
@@ -337,7 +337,7 @@ def train(
         if on_checkpoint is not None:
             on_checkpoint(state, best)
 
-    steps_to = advance if devices is None else devices.advance
+    steps_to = advance if group is None else group.advance
     at, piece = (data.at, data.steps) if isinstance(data, Pieces) else (lambda step: data, training.steps)
     began = time.perf_counter()
     handler = contextlib.ExitStack()
@@ -373,7 +373,7 @@ def train(
                 checkpoint()
             early = training.patience is not None and best.since >= training.patience
             code = 2 if interrupted else int(early)
-            code = code if devices is None else devices.agree(code)
+            code = code if group is None else group.agree(code)
             if code and (step < training.steps or code == 1):
                 stopped = "interrupted" if code == 2 else "early"
                 break

@@ -103,14 +103,19 @@ def test_a_sweep_gives_each_variant_the_model_it_would_have_alone(data):
         "plain": (MODEL, TRAINING),
         "fast": (MODEL, dataclasses.replace(TRAINING, learning_rate=0.02, clip=1.0)),
         "weighted": (dataclasses.replace(MODEL, lengthscale=20.0), dataclasses.replace(TRAINING, kl_weight=0.1)),
+        "again": (MODEL, TRAINING),
         "wide": (dataclasses.replace(MODEL, drift_sizes=(16,)), TRAINING),
     }
     fits = arcta.sweep(variants, data[0], progress=False)
     assert list(fits) == list(variants)
-    assert fits["plain"].about["sweep"] == ["plain", "fast", "weighted"]
+    assert fits["plain"].about["sweep"] == ["plain", "fast", "weighted", "again"]
     for name, (model, training) in variants.items():
         alone = arcta.fit(model, data[0], training=training, progress=False)
         np.testing.assert_allclose(fits[name].history[-1]["loss"], alone.history[-1]["loss"], rtol=1e-3)
         assert fits[name].training == training
+    twins = arcta.sweep({"one": (MODEL, TRAINING), "other": (MODEL, TRAINING)}, data[0], progress=False)
+    assert [len(fit.members) for fit in twins.values()] == [1, 1]
+    with pytest.raises(ValueError, match="does not know ensemble"):
+        arcta.fit(arcta.baselines.NeuralODE(), data[0], ensemble=2)
     with pytest.raises(ValueError, match="at least one"):
         arcta.sweep({}, data[0])
