@@ -91,7 +91,7 @@ class DeepKernel(eqx.Module):
         self.roughness = jnp.log(jnp.asarray(roughness / (1 - roughness))) if roughness > 0 else None
         self.log_rough_lengthscale = jnp.log(jnp.asarray(2.0 * lengthscale)) if roughness > 0 else None
 
-    def features(self, t: Float[Array, ""]) -> Float[Array, ""]:
+    def features(self, t: Float[Array, "*times"]) -> Float[Array, "*times"]:
         return t if self.net is None else t + self.net(t[None])[0]
 
     def scales(self, unit: Float[Array, ""]) -> list[Float[Array, ""]]:
@@ -161,7 +161,7 @@ def interpolate(
     Values at the nodes come without a second kernel product:  K A⁻¹ H = H − σ_n² A⁻¹ H  for  A = K + σ_n² I.
     """
     end = jnp.where(end > 0, end, 1.0)  # a lone observation: any width will do
-    features = jax.vmap(kernel.features)(2 * times / end - 1)
+    features = kernel.features(2 * times / end - 1)
     features = jnp.where(
         node, features, FAR * (1 + jnp.arange(len(times)))
     )  # correlated with nothing, not even each other

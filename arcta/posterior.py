@@ -137,8 +137,7 @@ def encode(
         mask = _visible(mask, dropout, key)
     present = jnp.any(mask[:, 1:], axis=-1)
     steps = jnp.where(present, jnp.diff(times, axis=1), 0)
-    values, mask, steps = (jnp.moveaxis(x, 0, -1) for x in (values, mask, steps))  # examples last, see elbo.py
-    return jax.vmap(encoder, in_axes=-1, out_axes=-1)(values, mask, steps).T
+    return encoder(*(jnp.moveaxis(x, 0, -1) for x in (values, mask, steps))).T
 
 
 def infer(
