@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr, ndtri
 
 from .classical import BASELINES, NAIVE, typical_step
 from .fit import Fit, as_key
@@ -29,6 +28,8 @@ def gaussian_scores(
     mean: Float[np.ndarray, "n channels"], std: Float[np.ndarray, "n channels"], values: Float[np.ndarray, "n channels"]
 ) -> dict[str, Float[np.ndarray, "n channels"]]:
     """Entry by entry, for a Gaussian forecast: squared error, CRPS in closed form, and whether the 90 % band covers."""
+    from scipy.special import ndtr, ndtri  # slow to import, rarely needed
+
     z = (values - mean) / std
     crps = std * (z * (2 * ndtr(z) - 1) + 2 * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) - 1 / np.sqrt(np.pi))
     return {"squared_error": (mean - values) ** 2, "crps": crps, "coverage_90": (np.abs(z) < ndtri(0.95)) * 1.0}

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .fit import as_key, validation_pairs, validator
 from .forecast import default_step
+from .host import generator
 from .metrics import Scores, score
 from .model import DataSummary, Draw, LatentSDE, build, summarise
 from .nn import MLP
@@ -127,11 +128,11 @@ def assemble(
     rival: Rival, spec: LatentSDE, summary: DataSummary, *, stochastic: bool, encode: bool, key: PRNGKeyArray
 ) -> Solved:
     """The untrained module of a rival."""
-    build_key, read_key, control_key = jax.random.split(key, 3)
-    model = build(spec, summary, key=build_key)
+    model = build(spec, summary, key=key)
+    rng = generator(jax.random.fold_in(key, 1))
     model = eqx.tree_at(lambda m: (m.encoder, m.kernel), model, (None, None))
     if not stochastic:
-        model = eqx.tree_at(lambda m: m.diffusion.level, model, Known(jnp.zeros(summary.latent_size)))
+        model = eqx.tree_at(lambda m: m.diffusion.level, model, Known(np.zeros(summary.latent_size)))
     size, hidden = summary.latent_size, getattr(rival, "hidden_size", 0)
     own = {
         name: getattr(rival, name)
@@ -140,8 +141,8 @@ def assemble(
     }
     return Solved(
         model,
-        Recognition(len(summary.channels), size, hidden, key=read_key) if encode else None,
-        MLP((size + hidden, 32, size), spec.activation, zero_last=True, key=control_key) if stochastic else None,
+        Recognition(len(summary.channels), size, hidden, key=key) if encode else None,
+        MLP((size + hidden, 32, size), spec.activation, zero_last=True, rng=rng) if stochastic else None,
         **own,
     )
 

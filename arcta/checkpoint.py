@@ -76,7 +76,7 @@ def from_arrays(like: Any, arrays: Arrays, *, where: str) -> Any:
                 f"{where} does not fit this model: {name} needs shape {expected.shape}, found {found}. "
                 "Load it with the code and configuration it was saved with."
             )
-        array = jax.numpy.asarray(arrays[name], expected.dtype)
+        array = jax.device_put(np.asarray(arrays[name], expected.dtype))
         return jax.random.wrap_key_data(array) if typed else array
 
     return jax.tree_util.tree_map_with_path(stored, like)

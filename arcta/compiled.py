@@ -18,12 +18,6 @@ R = TypeVar("R")
 OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 
 
-def run_once(function: Callable[P, R]) -> Callable[P, R]:
-    """`equinox.filter_jit` for what runs once: one program without optimisation, not one for each small operation."""
-    options: dict[str, Any] = {"compiler_options": {**OPTIONS, "xla_backend_optimization_level": 0}}
-    return eqx.filter_jit(function, **options)
-
-
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """`equinox.filter_jit` with these options."""
     options: dict[str, Any] = {"compiler_options": OPTIONS}

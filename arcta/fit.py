@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import msgspec
@@ -21,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from .checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
-from .compiled import compiled, run_once
+from .compiled import compiled
 from .elbo import drift_evaluations
 from .ensemble import KNOBS, Members, member, stack
 from .forecast import forecast, inputs_at
@@ -388,7 +387,7 @@ def _measure(objective: Objective, windows: Window, training: Training) -> Calla
     """Drift evaluations so far, the KL weight, and now and then the posterior's jump at the joins."""
     ends = np.flatnonzero(~np.asarray(windows.first)[1:])
     some = ends[np.unique(np.linspace(0, len(ends) - 1, 32).astype(int))] if len(ends) else ends
-    pairs = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[np.stack([some, some + 1], 1).ravel()]), windows)
+    pairs = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[np.stack([some, some + 1], 1).ravel()]), windows)
     batch = min(training.batch_size, len(windows.first))
 
     def measure(model: Model, step: int) -> Row:
@@ -583,22 +582,16 @@ def _fit_members(
 ) -> list[Fit]:
     """Train one model, or several at once: one `Fit` that mixes them, or, for the variants of a sweep, one of each."""
     training, count, lead = trainings[0], len(models), group is None or is_first()
-
-    def builder(spec: LatentSDE) -> Callable[[PRNGKeyArray], Model]:
-        return run_once(lambda key: build(spec, summary, key=key))
-
-    builders = {id(spec): builder(spec) for spec in models}
-    pairs = [jax.random.split(key) for key in keys]
-    modules = [builders[id(spec)](pair[0]) for spec, pair in zip(models, pairs, strict=True)]
+    modules = [build(spec, summary, key=key) for spec, key in zip(models, keys, strict=True)]
     lookahead = modules[0].encoder.lookahead
     shape = {"size": summary.partition_size, "lookahead": lookahead, "margin": summary.margin}
     windows = windows_of(series, summary.scaling, **shape)
     if progress and summary.frame_shape:
         print("arcta: frames: reading levels and slopes of principal components first", file=sys.stderr, flush=True)
     states = []
-    for spec, module, pair in zip(models, modules, pairs, strict=True):
+    for spec, module, key in zip(models, modules, keys, strict=True):
         module = warm_start(module, summary, windows, diffusion=spec.diffusion_start is None)
-        states.append(start(module, training, key=pair[1]))
+        states.append(start(module, training, key=key))
     objective = Objective(
         batch_size=training.batch_size,
         num_draws=training.num_draws,
@@ -711,9 +704,7 @@ def sweep(
     summaries: dict[str, DataSummary] = {}
     for name, (spec, training) in variants.items():
         summaries[name] = summarise(spec, series)
-        shapes = jax.eval_shape(
-            lambda spec=spec, name=name: eqx.filter(build(spec, summaries[name], key=as_key(0)), eqx.is_array)
-        )
+        shapes = jax.tree.map(np.shape, build(spec, summaries[name], key=as_key(0)))
         alike = (str(shapes), repr(summaries[name]), dataclasses.replace(training, **usual))
         programs.setdefault(alike, []).append(name)
     found: dict[str, Fit] = {}

@@ -18,8 +18,10 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
+from .host import array
 from .nn import MLP
 
 FAR = 1e3  # in half widths of a window: exp(−δ²/2ℓ²) is zero there
@@ -83,13 +85,13 @@ class DeepKernel(eqx.Module):
         lengthscale: float = 9.0,
         noise: float = 1e-3,
         roughness: float = 0.0,
-        key: PRNGKeyArray,
+        rng: np.random.Generator,
     ):
-        self.net = MLP((1, *hidden_sizes, 1), activation, zero_last=True, key=key) if hidden_sizes else None
-        self.log_lengthscale = jnp.log(jnp.asarray(lengthscale))
-        self.log_noise = jnp.log(jnp.asarray(noise))
-        self.roughness = jnp.log(jnp.asarray(roughness / (1 - roughness))) if roughness > 0 else None
-        self.log_rough_lengthscale = jnp.log(jnp.asarray(2.0 * lengthscale)) if roughness > 0 else None
+        self.net = MLP((1, *hidden_sizes, 1), activation, zero_last=True, rng=rng) if hidden_sizes else None
+        self.log_lengthscale = array(np.log(lengthscale))
+        self.log_noise = array(np.log(noise))
+        self.roughness = array(np.log(roughness / (1 - roughness))) if roughness > 0 else None
+        self.log_rough_lengthscale = array(np.log(2.0 * lengthscale)) if roughness > 0 else None
 
     def features(self, t: Float[Array, "*times"]) -> Float[Array, "*times"]:
         return t if self.net is None else t + self.net(t[None])[0]

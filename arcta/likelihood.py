@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from .host import array
 from .prior import Parameter
 from .series import Series
 
@@ -95,7 +96,7 @@ class StudentT(eqx.Module):
     log_excess: Float[Array, " channels"]
 
     def __init__(self, variance: Parameter, num_channels: int):
-        self.variance, self.log_excess = variance, jnp.full(num_channels, jnp.log(3.0))
+        self.variance, self.log_excess = variance, array(np.full(num_channels, np.log(3.0)))
 
     def draw(self, *, key: PRNGKeyArray) -> Float[Array, " channels"]:
         return self.variance.sample(key=key)

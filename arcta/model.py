@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .host import array, generator
 from .kernel import DeepKernel
 from .likelihood import (
     LIKELIHOODS,
@@ -47,11 +48,11 @@ class LinearDecoder(eqx.Module):
     weights: Weights
     bias: Float[Array, " channels"]
 
-    def __init__(self, latent_size: int, bias: Float[np.ndarray, " channels"], *, key: PRNGKeyArray):
+    def __init__(self, latent_size: int, bias: Float[np.ndarray, " channels"], *, rng: np.random.Generator):
         weights = Weights(len(bias), latent_size, prior_std=0.5, start_std=0.02, by_column=True)
-        start = jax.random.normal(key, weights.mean.shape) / np.sqrt(latent_size)
+        start = array(rng.standard_normal(weights.mean.shape) / np.sqrt(latent_size))
         self.weights = eqx.tree_at(lambda w: w.mean, weights, start)
-        self.bias = jax.numpy.asarray(bias, float)
+        self.bias = array(bias)
 
     def __call__(
         self, z: Float[Array, " latent"], weights: Float[Array, "channels latent"] | None = None
@@ -296,7 +297,7 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
         latent_size=_latent_size(spec, len(first.channels), latent_size),
         partition_size=clip_partition_size(spec.partition_size, series),
         scaling=scaling,
-        span=max(item.times[-1] - scaling.origin for item in series) / scaling.time_scale,
+        span=float(max(item.times[-1] - scaling.origin for item in series) / scaling.time_scale),
         typical_step=typical_step,
         bandwidth=bandwidth,
         margin=int(np.clip(np.ceil(8 * bandwidth / typical_step), 4, 32)) if local else 0,
@@ -337,7 +338,7 @@ def output_start(summary: DataSummary) -> np.ndarray:
     return np.stack([np.asarray(starts.get(kind, 0 * mean))[i] for i, kind in enumerate(summary.kinds)])
 
 
-def _decoder(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Callable[[Array], Array]:
+def _decoder(spec: LatentSDE, summary: DataSummary, rng: np.random.Generator) -> Callable[[Array], Array]:
     kind = spec.decoder or ("conv" if summary.frame_shape else "linear")
     if not isinstance(kind, str):
         return kind
@@ -348,15 +349,16 @@ def _decoder(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Callab
             raise ValueError(
                 "decoder='conv' needs frames; the values are flat rows. Pass values of shape (n, height, width)."
             )
-        return ConvDecoder(summary.latent_size, summary.frame_shape, spec.activation, key=key)
+        return ConvDecoder(summary.latent_size, summary.frame_shape, spec.activation, rng=rng)
     if kind == "linear":
-        return LinearDecoder(summary.latent_size, output_start(summary), key=key)
+        return LinearDecoder(summary.latent_size, output_start(summary), rng=rng)
     sizes = (summary.latent_size, *spec.decoder_sizes, len(summary.channels))
-    net = SkipMLP(sizes, spec.activation, key=key)
-    return eqx.tree_at(lambda n: n.linear.bias, net, replace_fn=lambda bias: bias + output_start(summary))
+    net = SkipMLP(sizes, spec.activation, rng=rng)
+    bias = array(np.asarray(net.linear.bias) + output_start(summary))
+    return eqx.tree_at(lambda n: n.linear.bias, net, bias)
 
 
-def _drift(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Any:
+def _drift(spec: LatentSDE, summary: DataSummary, rng: np.random.Generator) -> Any:
     if isinstance(spec.drift, eqx.Module):
         return spec.drift
     scaling = summary.scaling
@@ -378,13 +380,13 @@ def _drift(spec: LatentSDE, summary: DataSummary, key: PRNGKeyArray) -> Any:
         hidden_sizes=spec.drift_sizes,
         activation=spec.activation,
         span=summary.span if spec.time_dependent else None,
-        key=key,
+        rng=rng,
     )
 
 
 def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
     """The untrained module for a configuration and the data it is meant for."""
-    encoder, kernel, drift, diffusion, decoder = jax.random.split(key, 5)
+    encoder, kernel, drift, diffusion, decoder = generator(key).spawn(5)
     start_variance = 1e-2 if summary.frame_shape else float(np.median(summary.noise)) ** 2
     kind = _encoder_kind(spec, summary.frame_shape)
     if kind == "local":
@@ -395,7 +397,7 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
             noise=np.array(summary.noise),
             hidden_sizes=spec.encoder_sizes,
             activation=spec.activation,
-            key=encoder,
+            rng=encoder,
         )
     elif kind == "window":
         network = WindowEncoder(
@@ -408,7 +410,7 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
             residual=spec.decoder == "identity",
             start_variance=start_variance,
             typical_step=summary.typical_step,
-            key=encoder,
+            rng=encoder,
         )
     else:
         network = spec.encoder
@@ -425,14 +427,14 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
             or (max(1.0, summary.bandwidth / summary.typical_step) if kind == "local" else 9.0),
             noise=spec.interpolation_noise or (1e-3 if kind == "local" else max(start_variance, 1e-4)),
             roughness=0.0 if summary.smooth else 0.5,
-            key=kernel,
+            rng=kernel,
         ),
         drift=_drift(spec, summary, drift),
         diffusion=Diffusion(
             level,
             summary.latent_size,
             span=summary.span if spec.diffusion == "time-dependent" else None,
-            key=diffusion,
+            rng=diffusion,
         ),
         initial=InitialState(summary.latent_size),
         decoder=_decoder(spec, summary, decoder),

@@ -24,8 +24,10 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .host import array
 from .kernel import DeepKernel, Interpolant, interpolate
 from .nn import LocalEncoder, WindowEncoder
 from .windows import Window
@@ -56,8 +58,7 @@ class Bridge(eqx.Module):
     log_rate: Float[Array, " latent"]
 
     def __init__(self, latent_size: int, diffusion: float = 1e-2, rate: float = 1.0):
-        self.log_diffusion = jnp.full(latent_size, jnp.log(diffusion))
-        self.log_rate = jnp.full(latent_size, jnp.log(rate))
+        self.log_diffusion, self.log_rate = (array(np.full(latent_size, np.log(x))) for x in (diffusion, rate))
 
     def __call__(
         self, before: Float[Array, ""], after: Float[Array, ""]

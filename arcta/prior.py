@@ -14,7 +14,10 @@ from typing import Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from .host import array
 
 Numbers = ArrayLike | Sequence[float]
 
@@ -43,11 +46,11 @@ class Normal(eqx.Module):
     prior_std: Float[Array, ...]
 
     def __init__(self, mean: Numbers, std: Numbers, *, start: Numbers | None = None, start_std: Numbers | None = None):
-        prior_mean, prior_std = jnp.broadcast_arrays(jnp.asarray(mean, float), jnp.asarray(std, float))
-        self.prior_mean, self.prior_std = prior_mean, prior_std
-        self.mean = jnp.broadcast_to(jnp.asarray(mean if start is None else start, float), prior_mean.shape)
+        prior_mean, prior_std = np.broadcast_arrays(np.asarray(mean, float), np.asarray(std, float))
+        self.prior_mean, self.prior_std = array(prior_mean), array(prior_std)
+        self.mean = array(np.broadcast_to(np.asarray(mean if start is None else start), prior_mean.shape))
         spread = 0.1 * prior_std if start_std is None else start_std
-        self.log_std = jnp.broadcast_to(jnp.log(jnp.asarray(spread, float)), prior_mean.shape)
+        self.log_std = array(np.broadcast_to(np.log(np.asarray(spread)), prior_mean.shape))
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
         return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
@@ -87,8 +90,8 @@ class LogNormal(eqx.Module):
         start: Numbers | None = None,
         start_spread: Numbers | None = None,
     ):
-        log_start = None if start is None else jnp.log(jnp.asarray(start, float))
-        self.log = Normal(jnp.log(jnp.asarray(median, float)), spread, start=log_start, start_std=start_spread)
+        log_start = None if start is None else np.log(np.asarray(start, float))
+        self.log = Normal(np.log(np.asarray(median, float)), spread, start=log_start, start_std=start_spread)
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
         return jnp.exp(self.log.sample(key=key))
@@ -114,9 +117,9 @@ class Weights(eqx.Module):
     def __init__(
         self, out_size: int, in_size: int, *, prior_std: float = 0.1, start_std: float = 0.01, by_column: bool = False
     ):
-        self.mean = jnp.zeros((out_size, in_size))
-        self.log_std = jnp.full((out_size, in_size), jnp.log(start_std))
-        self.log_prior_std = jnp.full((in_size,) if by_column else (), jnp.log(prior_std))
+        self.mean = array(np.zeros((out_size, in_size)))
+        self.log_std = array(np.full((out_size, in_size), np.log(start_std)))
+        self.log_prior_std = array(np.full((in_size,) if by_column else (), np.log(prior_std)))
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, "out_size in_size"]:
         return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
@@ -135,7 +138,7 @@ class Known(eqx.Module):
     value: Float[Array, ...]
 
     def __init__(self, value: Numbers):
-        self.value = jnp.asarray(value, float)
+        self.value = array(value)
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
         return jax.lax.stop_gradient(self.value)
@@ -153,7 +156,7 @@ class Learned(eqx.Module):
     log_value: Float[Array, ...]
 
     def __init__(self, start: Numbers):
-        self.log_value = jnp.log(jnp.asarray(start, float))
+        self.log_value = array(np.log(np.asarray(start, float)))
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
         return jnp.exp(self.log_value)

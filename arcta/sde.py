@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .host import array
 from .nn import MLP
 from .prior import LogNormal, Parameter, Weights
 
@@ -55,12 +57,12 @@ class NeuralDrift(eqx.Module):
         hidden_sizes: tuple[int, ...] = (64, 64),
         activation: str = "silu",
         span: float | None = None,
-        key: PRNGKeyArray,
+        rng: np.random.Generator,
     ):
         in_size = latent_size + num_inputs + (span is not None)
         self.linear = Weights(latent_size, in_size, prior_std=0.5)
-        self.bias = jnp.zeros(latent_size)
-        self.features = MLP((in_size, *hidden_sizes), activation, key=key)
+        self.bias = array(np.zeros(latent_size))
+        self.features = MLP((in_size, *hidden_sizes), activation, rng=rng)
         self.weights = Weights(latent_size, hidden_sizes[-1])
         self.span = span
 
@@ -100,10 +102,10 @@ class PlainDrift(eqx.Module):
         hidden_sizes: tuple[int, ...] = (64, 64),
         activation: str = "silu",
         span: float | None = None,
-        key: PRNGKeyArray,
+        rng: np.random.Generator,
     ):
         in_size = latent_size + num_inputs + (span is not None)
-        self.net = MLP((in_size, *hidden_sizes, latent_size), activation, key=key)
+        self.net = MLP((in_size, *hidden_sizes, latent_size), activation, rng=rng)
         self.span = span
 
     def __call__(
@@ -188,12 +190,11 @@ class Diffusion(eqx.Module):
         *,
         span: float | None = None,
         hidden_sizes: tuple[int, ...] = (16,),
-        key: PRNGKeyArray,
+        rng: np.random.Generator,
     ):
-        self.level = LogNormal(jnp.full(latent_size, 0.1), 3.0, start=1e-2) if level is None else level
-        time_dependent = span is not None
-        self.net = MLP((1, *hidden_sizes, latent_size), "tanh", zero_last=True, key=key) if time_dependent else None
-        self.span = span if span is not None else 1.0
+        self.level = LogNormal(np.full(latent_size, 0.1), 3.0, start=1e-2) if level is None else level
+        self.net = None if span is None else MLP((1, *hidden_sizes, latent_size), "tanh", zero_last=True, rng=rng)
+        self.span = 1.0 if span is None else span
 
     def __call__(self, t: Float[Array, ""], level: Float[Array, " latent"]) -> Float[Array, " latent"]:
         if self.net is None:
@@ -214,7 +215,7 @@ class InitialState(eqx.Module):
     log_variance: Float[Array, " latent"]
 
     def __init__(self, latent_size: int):
-        self.mean, self.log_variance = jnp.zeros(latent_size), jnp.zeros(latent_size)
+        self.mean, self.log_variance = array(np.zeros(latent_size)), array(np.zeros(latent_size))
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, " latent"]:
         noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)

@@ -233,7 +233,7 @@ def _start_frames(
     """
     size, channels = summary.latent_size, len(summary.channels)
     noise = np.full(channels, 0.1)
-    reader = LocalEncoder(channels, size, bandwidth=4 * summary.typical_step, noise=noise, key=jax.random.key(0))
+    reader = LocalEncoder(channels, size, bandwidth=4 * summary.typical_step, noise=noise, rng=np.random.default_rng(0))
     some = jax.tree.map(jnp.asarray, windows)
     reader = eqx.tree_at(lambda e: e.shift, reader, jnp.asarray(summary.means, float))
     used = np.asarray(some.scored)

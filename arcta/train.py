@@ -27,7 +27,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from .compiled import compiled, run_once
+from .compiled import compiled
 
 Row = dict[str, int | float]
 
@@ -163,17 +163,13 @@ class Outcome:
 
 
 def start(model: Any, training: Training, *, key: PRNGKeyArray) -> State:
-    """The state before the first step; weak types are made strong, or the second call would compile once more."""
-
-    def strong(leaf: Any) -> Any:
-        return (
-            jax.device_put(np.asarray(leaf)) if eqx.is_array(leaf) else leaf
-        )  # by way of the host: nothing to compile
-
-    model = jax.tree.map(strong, model)
+    """The state before the first step, by way of the host: nothing to compile, and no weak types, for which the second call
+    would compile once more."""
+    model = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)) if eqx.is_array(leaf) else leaf, model)
     weights = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
     flat = np.zeros(sum(leaf.size for leaf in weights), np.result_type(*(leaf.dtype for leaf in weights)))
-    moments = run_once(training.optimiser().init)(jax.device_put(flat))
+    moments = jax.eval_shape(training.optimiser().init, flat)  # Adam's start at zero
+    moments = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)), moments)
     return State(model, moments, jax.device_put(np.int32(0)), key)
 
 
@@ -197,9 +193,11 @@ def take_steps(
     def value(flat: Array, step: Array) -> tuple[Array, dict[str, Array]]:
         return loss(eqx.combine(unravel(flat), static), data, step, key=jax.random.fold_in(state.key, step))
 
+    slope_of = jax.jit(jax.value_and_grad(value, has_aux=True))  # jit: traced once, for its shapes and in the loop
+
     def body(carry: Any) -> Any:
         flat, moments, step, sums, _, _ = carry
-        (total, terms), slope = average(jax.value_and_grad(value, has_aux=True)(flat, step))
+        (total, terms), slope = average(slope_of(flat, step))
         terms = {**terms, "loss": total, "gradient_norm": jnp.linalg.norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
@@ -207,7 +205,7 @@ def take_steps(
         kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (flat, moments, step, sums))
         return (*kept, terms, finite)
 
-    total, terms = jax.eval_shape(value, flat, state.step)
+    (total, terms), _ = jax.eval_shape(slope_of, flat, state.step)
     terms = {**terms, "loss": total, "gradient_norm": total}
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), terms)
     carry = (flat, state.optimiser, state.step, zeros, zeros, jnp.array(True))

@@ -45,103 +45,211 @@ def tangents(net: nn.Sequential, x: torch.Tensor, dx: torch.Tensor) -> tuple[tor
     return x, dx
 
 
+class NetDrift(nn.Module):
+    """A network with point-estimated weights."""
+
+    def __init__(self, latent: int, sizes: Sequence[int], activation: str):
+        super().__init__()
+        self.net = mlp((latent, *sizes, latent), activation)
+
+    def draw(self, *shape: int) -> torch.Tensor | None:
+        return None
+
+    def value(self, z: torch.Tensor, draw: torch.Tensor | None) -> torch.Tensor:
+        return self.net(z)
+
+    def jacobian(self, z: torch.Tensor, draw: torch.Tensor | None) -> torch.Tensor:
+        return tangents(self.net, z, torch.eye(z.shape[-1]).expand(*z.shape, -1))[1].mT
+
+    def kl(self) -> torch.Tensor:
+        return torch.zeros(())
+
+
+class UncertainDrift(nn.Module):
+    """A z + b + W φ(z), A and W uncertain: arcta's `NeuralDrift`."""
+
+    def __init__(self, latent: int, sizes: Sequence[int], activation: str):
+        super().__init__()
+        self.net = nn.Sequential(*mlp((latent, *sizes), activation), ACTIVATIONS[activation]())
+        self.bias = nn.Parameter(torch.zeros(latent))
+        self.mean = nn.Parameter(torch.zeros(latent, latent + sizes[-1]))
+        self.log_std = nn.Parameter(torch.full((latent, latent + sizes[-1]), math.log(0.01)))
+        self.log_prior_std = nn.Parameter(torch.tensor([math.log(0.5), math.log(0.1)]))
+
+    def draw(self, *shape: int) -> torch.Tensor | None:
+        return self.mean + self.log_std.exp() * torch.randn(*shape, 1, *self.mean.shape)
+
+    def value(self, z: torch.Tensor, draw: torch.Tensor | None) -> torch.Tensor:
+        assert draw is not None
+        return (draw @ torch.cat([z, self.net(z)], dim=-1)[..., None])[..., 0] + self.bias
+
+    def jacobian(self, z: torch.Tensor, draw: torch.Tensor | None) -> torch.Tensor:
+        assert draw is not None
+        directions = torch.eye(z.shape[-1]).expand(*z.shape, -1)
+        inner = tangents(self.net, z, directions)[1]
+        return draw @ torch.cat([directions, inner], dim=-1).mT
+
+    def kl(self) -> torch.Tensor:
+        sizes = torch.tensor([len(self.mean), self.mean.shape[1] - len(self.mean)])
+        prior = self.log_prior_std.repeat_interleave(sizes)
+        distance = 0.5 * ((2 * self.log_std).exp() + self.mean**2) * (-2 * prior).exp()
+        return (prior - self.log_std - 0.5 + distance).sum()
+
+
+class LorenzDrift(nn.Module):
+    """The Lorenz system with log-normal σ, ρ, β, in given units."""
+
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+        self.parameter = nn.Parameter(torch.tensor([[0.0] * 3, [math.log(0.1)] * 3]))
+
+    def draw(self, *shape: int) -> torch.Tensor | None:
+        return (self.parameter[0] + self.parameter[1].exp() * torch.randn(*shape, 1, 3)).exp()
+
+    def value(self, z: torch.Tensor, draw: torch.Tensor | None) -> torch.Tensor:
+        assert draw is not None
+        (x, y, w), (sigma, rho, beta) = (self.scale * z).unbind(-1), draw.unbind(-1)
+        return torch.stack([sigma * (y - x), x * (rho - w) - y, x * y - beta * w], dim=-1) / self.scale
+
+    def jacobian(self, z: torch.Tensor, draw: torch.Tensor | None) -> torch.Tensor:
+        assert draw is not None
+        x, y, w = (self.scale * z).unbind(-1)
+        sigma, rho, beta = (p.expand_as(x) for p in draw.unbind(-1))
+        zero, one = torch.zeros_like(x), torch.ones_like(x)
+        rows = ((-sigma, sigma, zero), (rho - w, -one, -x), (y, x, -beta))
+        return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
+
+    def kl(self) -> torch.Tensor:
+        mean, log_std = self.parameter
+        return (-log_std - 0.5 + ((2 * log_std).exp() + mean**2) / 2).sum()
+
+
+class FrameEncoder(nn.Module):
+    """Two stride-2 convolutions and a linear layer on a frame and its successors' differences from it."""
+
+    def __init__(self, frames: int, size: int, out: int):
+        super().__init__()
+        self.frames, self.size = frames, size
+        stack = [nn.Conv2d(frames, 32, 4, 2, 1), nn.GroupNorm(8, 32), nn.SiLU()]
+        stack += [nn.Conv2d(32, 64, 4, 2, 1), nn.GroupNorm(8, 64), nn.SiLU(), nn.Flatten()]
+        self.net = nn.Sequential(*stack, nn.Linear(64 * (size // 4) ** 2, out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        images = x.reshape(-1, self.frames, self.size, self.size)
+        images = torch.cat([images[:, :1], images[:, 1:] - images[:, :1]], dim=1)
+        return self.net(images).reshape(*x.shape[:-1], -1)
+
+
+class FrameDecoder(nn.Module):
+    """A linear layer and two transposed convolutions."""
+
+    def __init__(self, latent: int, size: int):
+        super().__init__()
+        stack = [nn.Linear(latent, 64 * (size // 4) ** 2), nn.SiLU(), nn.Unflatten(-1, (64, size // 4, size // 4))]
+        stack += [nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.GroupNorm(8, 32), nn.SiLU()]
+        self.net = nn.Sequential(*stack, nn.ConvTranspose2d(32, 1, 4, 2, 1), nn.Flatten())
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return self.net(z.reshape(-1, z.shape[-1])).reshape(*z.shape[:-1], -1)
+
+
 class TorchModel(nn.Module):
-    """Window encoder, deep kernel, drift, decoder, log-normal diffusion and noise."""
+    """Window encoder, deep kernel, drift, decoder (none: the state is what is observed), log-normal diffusion and noise."""
 
     def __init__(
         self,
+        *,
         channels: int,
         latent: int,
-        *,
         lookahead: int,
-        encoder: Sequence[int],
-        drift: Sequence[int],
+        encoder: nn.Module,
+        decoder: nn.Module | None,
+        drift: nn.Module,
         kernel: Sequence[int],
-        decoder: Sequence[int] | None,
         activation: str,
         noise: float | None,
         rotation: bool,
         num_decoded: int | None = None,
+        pixels: bool = False,
     ):
         super().__init__()
         self.latent, self.lookahead, self.rotation, self.num_decoded = latent, lookahead, rotation, num_decoded
-        self.encoder = mlp((channels * (lookahead + 1), *encoder, 2 * latent), activation)
+        self.encoder, self.decoder, self.drift = encoder, decoder, drift
         self.kernel = mlp((1, *kernel, 1), activation)
-        self.drift = mlp((latent, *drift, latent), activation)
-        self.decoder = None if decoder is None else mlp((latent, *decoder, channels), activation)
         self.log_lengthscale = nn.Parameter(torch.tensor(math.log(0.07)))
         self.log_noise = nn.Parameter(torch.tensor(math.log(1e-3)))
         self.diffusion = nn.Parameter(torch.tensor([[math.log(1e-2)] * latent, [math.log(0.1)] * latent]))
-        self.known_noise = noise
-        if noise is None:
+        self.known_noise, self.pixels = noise, pixels
+        if noise is None and not pixels:
             self.noise = nn.Parameter(torch.tensor([[math.log(1e-2)] * channels, [math.log(0.1)] * channels]))
         self.initial = nn.Parameter(torch.zeros(2, latent))
 
-    def features(self, t: torch.Tensor) -> torch.Tensor:
-        return t + self.kernel(t)
-
     def step_loss(self, times: torch.Tensor, values: torch.Tensor, num_draws: int, num_times: int) -> torch.Tensor:
-        """−ELBO of one window, times rescaled to [−1, 1] with span 2 (`times`: nodes; `values`: with look-ahead rows)."""
-        nodes, latent = len(times), self.latent
-        stacked = torch.cat([values[k : k + nodes] for k in range(self.lookahead + 1)], dim=1)
-        h = self.encoder(stacked)
+        """−ELBO of some windows, times rescaled to [−1, 1] with span 2 (`times`: nodes; `values`: with look-ahead rows)."""
+        (windows, nodes), latent = times.shape, self.latent
+        h = self.encoder(torch.cat([values[:, k : k + nodes] for k in range(self.lookahead + 1)], dim=2))
         if self.decoder is None:
-            h = torch.cat([h[:, :latent] + values[:nodes], h[:, latent:]], dim=1)
-        mean_h = h.mean(0)
+            h = torch.cat([h[..., :latent] + values[:, :nodes], h[..., latent:]], dim=2)
+        mean_h = h.mean(1, keepdim=True)
         deviation = h - mean_h
-        features = self.features(times[:, None])[:, 0]
+        features = times + self.kernel(times[..., None])[..., 0]
         scale = self.log_lengthscale.exp()
-        gram = torch.exp(-0.5 * ((features[:, None] - features[None]) / scale) ** 2)
+        gram = torch.exp(-0.5 * ((features[:, :, None] - features[:, None]) / scale) ** 2)
         noise = self.log_noise.exp() + 1e-5 * nodes / 256
         factor = torch.linalg.cholesky(gram + noise * torch.eye(nodes))
         weights = torch.cholesky_solve(deviation, factor)
         at_nodes = mean_h + deviation - noise * weights
-        m, log_s = at_nodes[:, :latent], at_nodes[:, latent:]
+        m, log_s = at_nodes[..., :latent], at_nodes[..., latent:]
 
-        strata = (torch.arange(num_times) + torch.rand(num_draws, num_times)) / num_times
-        query = (2 * strata - 1).reshape(-1, 1)
+        strata = (torch.arange(num_times) + torch.rand(windows, num_draws, num_times)) / num_times
+        query = (2 * strata - 1).reshape(windows, -1, 1)
         feature, rate = tangents(self.kernel, query, torch.ones_like(query))
         feature, rate = query + feature, 1 + rate
-        distance = (feature - features[None]) / scale
+        distance = (feature - features[:, None]) / scale
         k = torch.exp(-0.5 * distance**2)
         k_rate = -k * distance * rate / scale
-        value = mean_h + k @ weights
-        value_rate = k_rate @ weights
-        mt, lt = value[:, :latent], value[:, latent:]
-        mt_rate, lt_rate = value_rate[:, :latent], value_rate[:, latent:]
-        log_q = self.diffusion[0] + self.diffusion[1].exp() * torch.randn(num_draws, latent)
-        q = log_q.exp().repeat_interleave(num_times, 0)
-        epsilon = torch.randn(num_draws * num_times, latent)
+        shape = (windows, num_draws, num_times, 2 * latent)
+        value, value_rate = (mean_h + k @ weights).reshape(shape), (k_rate @ weights).reshape(shape)
+        mt, lt = value[..., :latent], value[..., latent:]
+        mt_rate, lt_rate = value_rate[..., :latent], value_rate[..., latent:]
+        q = (self.diffusion[0] + self.diffusion[1].exp() * torch.randn(windows, num_draws, 1, latent)).exp()
+        epsilon = torch.randn(windows, num_draws, num_times, latent)
         std = (0.5 * lt).exp()
-        r = mt_rate + 0.5 * lt_rate * std * epsilon - 0.5 * q * epsilon / std - self.drift(mt + std * epsilon)
+        draw = self.drift.draw(windows, num_draws)
+        prior = self.drift.value(mt + std * epsilon, draw)
+        r = mt_rate + 0.5 * lt_rate * std * epsilon - 0.5 * q * epsilon / std - prior
         if self.rotation:
-            r = r + self._turn(mt, std, q, epsilon)
+            r = r + self._turn(self.drift.jacobian(mt, draw), std, q, epsilon)
         path_kl = (r**2 / q).sum() / (num_draws * num_times)  # ½ · span 2
 
+        gap = log_s[:, 0] - self.initial[1]
+        squared = (m[:, 0] - self.initial[0]) ** 2 * (-self.initial[1]).exp()
+        initial_kl = 0.5 * (gap.exp() + squared - 1 - gap).sum()
+        kl = path_kl + initial_kl + self._log_normal_kl(self.diffusion) + self.drift.kl()
+        if self.known_noise is None and not self.pixels:
+            kl = kl + self._log_normal_kl(self.noise)
+        return -(self._log_likelihood(m, log_s, values[:, :nodes], num_draws) - kl) / values[:, :nodes].numel()
+
+    def _log_likelihood(self, m: torch.Tensor, log_s: torch.Tensor, x: torch.Tensor, num_draws: int) -> torch.Tensor:
         decoded = num_draws if self.num_decoded is None else self.num_decoded
-        z = m + (0.5 * log_s).exp() * torch.randn(decoded, nodes, latent)
+        z = m + (0.5 * log_s).exp() * torch.randn(decoded, *m.shape)
         output = z if self.decoder is None else self.decoder(z)
+        if self.pixels:
+            target = x.expand_as(output)
+            return -nn.functional.binary_cross_entropy_with_logits(output, target, reduction="sum") / decoded
         if self.known_noise is None:
-            draw = self.noise[0] + self.noise[1].exp() * torch.randn(decoded, 1, values.shape[1])
+            draw = self.noise[0] + self.noise[1].exp() * torch.randn(decoded, len(m), 1, x.shape[-1])
         else:
             draw = torch.full((1,), 2 * math.log(self.known_noise))
-        error = (values[:nodes] - output) ** 2
-        log_likelihood = -0.5 * (error * (-draw).exp() + draw + math.log(2 * math.pi)).sum() / decoded
-        gap = log_s[0] - self.initial[1]
-        squared = (m[0] - self.initial[0]) ** 2 * (-self.initial[1]).exp()
-        initial_kl = 0.5 * (gap.exp() + squared - 1 - gap).sum()
-        kl = path_kl + initial_kl + self._log_normal_kl(self.diffusion)
-        if self.known_noise is None:
-            kl = kl + self._log_normal_kl(self.noise)
-        return -(log_likelihood - kl) / values[:nodes].numel()
+        error = (x - output) ** 2
+        return -0.5 * (error * (-draw).exp() + draw + math.log(2 * math.pi)).sum() / decoded
 
-    def _turn(self, m: torch.Tensor, std: torch.Tensor, q: torch.Tensor, epsilon: torch.Tensor) -> torch.Tensor:
-        directions = torch.eye(self.latent).expand(len(m), -1, -1)
-        jacobian = tangents(self.drift, m, directions)[1].mT
-        weighted = jacobian * q[:, None, :]
+    def _turn(self, jacobian: torch.Tensor, std: torch.Tensor, q: torch.Tensor, epsilon: torch.Tensor) -> torch.Tensor:
+        weighted = jacobian * q[..., None, :]
         variance = std**2
-        crossed = q[:, None, :] * variance[:, :, None]
-        turn = variance[:, :, None] * (weighted - weighted.mT) / (crossed + crossed.mT)
+        crossed = q[..., None, :] * variance[..., :, None]
+        turn = variance[..., :, None] * (weighted - weighted.mT) / (crossed + crossed.mT)
         return (turn @ (std * epsilon)[..., None])[..., 0]
 
     @staticmethod

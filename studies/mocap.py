@@ -15,7 +15,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 import arcta
@@ -94,8 +93,8 @@ def sequences(study: Study) -> tuple[list[arcta.Series], list[arcta.Series], lis
 class SteadyDrift(PlainDrift):
     """A network whose last latent axis only diffuses: room for what stays with a sequence, as the pace of a gait does."""
 
-    def __init__(self, latent_size: int, sizes: tuple[int, ...], activation: str, *, key: Any):
-        super().__init__(latent_size, hidden_sizes=sizes, activation=activation, key=key)
+    def __init__(self, latent_size: int, sizes: tuple[int, ...], activation: str, *, rng: np.random.Generator):
+        super().__init__(latent_size, hidden_sizes=sizes, activation=activation, rng=rng)
 
     def __call__(self, *arguments: Any) -> Any:
         return super().__call__(*arguments).at[-1].set(0.0)
@@ -107,12 +106,12 @@ def train(
     """One model of a configuration on the frames that a setup allows."""
     model, training = configuration
     frames = 300 if setup == 1 else 200
-    size, activation, key = model["latent_size"], model["activation"], jax.random.key(10_000 + seed)
+    size, activation, rng = model["latent_size"], model["activation"], np.random.default_rng(10_000 + seed)
     model = {**model, "partition_size": min(model["partition_size"], frames)}
     if "decoder" not in model:
-        model["decoder"] = MLP((size, 15, 30, 30, 50), activation, key=key)
+        model["decoder"] = MLP((size, 15, 30, 30, 50), activation, rng=rng)
     if model["drift"] == "steady":
-        model["drift"] = SteadyDrift(size, model["drift_sizes"], activation, key=jax.random.fold_in(key, 1))
+        model["drift"] = SteadyDrift(size, model["drift_sizes"], activation, rng=rng)
     if quick:
         training = {**training, "steps": 20, "log_every": 20}
     cut = [item.at_rows(slice(0, frames)) for item in data]

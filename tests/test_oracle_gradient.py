@@ -121,7 +121,7 @@ def test_gradient_is_unbiased_with_rotation_ragged_irregular_and_masked(encoder,
     spec = arcta.LatentSDE(
         latent_size=2, encoder=encoder, decoder="mlp", lookahead=1, lookahead_dropout=0.0, partition_size=4, noise=0.4,
         activation="tanh", encoder_sizes=(5,), decoder_sizes=(4,), kernel_sizes=(3,), diffusion_start=0.5,
-        drift=Certain(MLP((2, 6, 2), "tanh", key=jax.random.key(4))),
+        drift=Certain(MLP((2, 6, 2), "tanh", rng=np.random.default_rng(4))),
     )  # fmt: skip
     summary = summarise(spec, data)
     model = build(spec, summary, key=jax.random.key(0))
@@ -144,7 +144,7 @@ def test_gradient_is_unbiased_over_the_parameters_posteriors_too():
     spec = arcta.LatentSDE(
         latent_size=1, decoder="identity", encoder="window", lookahead=0, partition_size=4, noise="posterior",
         activation="tanh", encoder_sizes=(5,), kernel_sizes=(3,), diffusion_start=0.5,
-        drift=Certain(MLP((1, 6, 1), "tanh", key=jax.random.key(4))),
+        drift=Certain(MLP((1, 6, 1), "tanh", rng=np.random.default_rng(4))),
     )  # fmt: skip
     summary = summarise(spec, data)
     model = build(spec, summary, key=jax.random.key(0))

@@ -30,17 +30,17 @@ def linear_model(F, q, m0, P0, *, rotation: bool) -> Model:
     """The linear SDE as an arcta model that learns nothing but its inference network."""
     d = len(q)
     matrix = jnp.asarray(F)
-    keys = jax.random.split(jax.random.key(0), 3)
+    rng = np.random.default_rng(0)
     initial = eqx.tree_at(
         lambda state: (state.mean, state.log_variance),
         InitialState(d),
         (jnp.asarray(m0), jnp.asarray(np.log(np.diag(P0)))),
     )
     return Model(
-        encoder=WindowEncoder(d, d, lookahead=0, residual=True, start_variance=NOISE, key=keys[0]),
-        kernel=DeepKernel(lengthscale=2.0, noise=0.1, key=keys[1]),
+        encoder=WindowEncoder(d, d, lookahead=0, residual=True, start_variance=NOISE, rng=rng),
+        kernel=DeepKernel(lengthscale=2.0, noise=0.1, rng=rng),
         drift=ParametricDrift(lambda t, z, p, u: matrix @ z, {}),
-        diffusion=Diffusion(Known(q), d, key=keys[2]),
+        diffusion=Diffusion(Known(q), d, rng=rng),
         initial=initial,
         decoder=Identity(),
         likelihood=Gaussian(Known(np.full(d, NOISE))),

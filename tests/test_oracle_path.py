@@ -304,7 +304,7 @@ def test_bridge_is_the_variance_of_a_pinned_process():
 
 def test_posterior_rates_are_derivatives_with_bridge_and_rough_kernel():
     _, _, model, windows = local_setting()
-    rough = DeepKernel(hidden_sizes=(), lengthscale=2.0, roughness=0.5, key=jax.random.key(0))
+    rough = DeepKernel(hidden_sizes=(), lengthscale=2.0, roughness=0.5, rng=np.random.default_rng(0))
     model = eqx.tree_at(lambda m: m.kernel, model, rough, is_leaf=lambda x: x is None)
     posterior = model.posterior(at(windows, jnp.array(1)))
     times = posterior.node_times
@@ -320,7 +320,7 @@ def test_averaging_in_the_rotating_frame_keeps_an_oscillation():
     """An exact rotation goes through the average unchanged at its own frequency, and is damped at frequency zero."""
     t = jnp.linspace(0, 12, 80)
     h = jnp.stack([jnp.cos(2 * t), -jnp.sin(2 * t)], axis=1)  # dz/dt = A z with A = [[0, 2], [-2, 0]]
-    encoder = LocalEncoder(2, 2, bandwidth=0.4, noise=np.full(2, 0.1), key=jax.random.key(0))
+    encoder = LocalEncoder(2, 2, bandwidth=0.4, noise=np.full(2, 0.1), rng=np.random.default_rng(0))
     seen, flat = jnp.ones(80, bool), jnp.zeros((80, 2))
     still, _ = encoder._averaged(t, h, flat, seen)
     turning, _ = in_modes(encoder, np.array([[0.0, 2.0], [-2.0, 0.0]]))._averaged(t, h, flat, seen)

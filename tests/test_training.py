@@ -187,7 +187,7 @@ def test_equal_settings_compile_once():
     for seed in range(3):
         begin = start(jnp.asarray(np.zeros(2)) * 1.0, settings, key=jax.random.key(seed))
         train(Counted(), begin, jnp.ones(2), settings, progress=False)
-    assert len(traces) == 2, "once for the shapes of the terms, once for the loop"
+    assert len(traces) == 1, "the shapes of the terms and the loop share it"
 
 
 def test_drift_evaluations_are_counted_as_they_happen():
