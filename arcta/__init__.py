@@ -8,10 +8,10 @@ from .backtest import Backtest as Backtest
 from .backtest import backtest as backtest
 from .elbo import ELBO as ELBO
 from .elbo import elbo as elbo
-from .fit import Fit as Fit
 from .fit import fit as fit
-from .fit import load as load
 from .fit import sweep as sweep
+from .fitted import Fit as Fit
+from .fitted import load as load
 from .metrics import Scores as Scores
 from .model import LatentSDE as LatentSDE
 from .model import Model as Model

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .classical import BASELINES, NAIVE, typical_step
-from .fit import Fit, as_key
+from .fitted import Fit, as_key
 from .metrics import entry_scores
 from .series import Series, as_list
 

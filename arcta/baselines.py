@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .fit import as_key, validation_pairs, validator
+from .fit import validation_pairs, validator
+from .fitted import as_key
 from .forecast import default_step
 from .host import generator
 from .metrics import Scores, score

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .config import Configuration
-    from .fit import Fit
+    from .fitted import Fit
     from .prediction import Bands, Prediction
     from .read import Reading
     from .series import Series
@@ -133,7 +133,7 @@ def _read(path: Path, configuration: Configuration, quiet: bool) -> Reading:
 
 def _load(run: Path) -> Fit:
     compilation_cache()
-    from .fit import load
+    from .fitted import load
 
     if not (run / "model.json").is_file():
         raise ValueError(f"there is no saved run at {run} (no model.json). Train one with: arcta fit DATA --out {run}")

@@ -14,7 +14,8 @@ import numpy as np
 
 from .datasets import lotka_volterra, lotka_volterra_drift
 from .figures import loss_curves, phase_portrait
-from .fit import Fit, fit
+from .fit import fit
+from .fitted import Fit
 from .metrics import Scores
 from .model import LatentSDE
 from .report import Section, write_report

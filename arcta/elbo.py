@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .model import Draw, Model
-from .nn import MLP, SkipMLP
+from .nn import columns
 from .posterior import Marginal, Posterior, gaussian_kl, rotation
 from .quadrature import stratified
 from .sde import interpolate_inputs
@@ -88,10 +88,8 @@ def _log_likelihood(model: Model, window: Window, posterior: Posterior, draws: D
     values, mask = jnp.asarray(window.values[:count]).T, (jnp.asarray(window.mask[:count]) & scored[:, None]).T
     num_draws = len(draws.diffusion)
     states = mean + jnp.exp(0.5 * log_variance) * jax.random.normal(key, (latent, num_draws, count))
-    if isinstance(model.decoder, MLP | SkipMLP):
-        outputs = model.decoder(states.reshape(latent, -1))
-    elif draws.decoder is None:
-        outputs = jax.vmap(model.decoder, in_axes=-1, out_axes=-1)(states.reshape(latent, -1))
+    if draws.decoder is None:
+        outputs = columns(model.decoder, states.reshape(latent, -1))
     else:
         along = jax.vmap(model.decoder, in_axes=(-1, None), out_axes=-1)
         outputs = jax.vmap(along, in_axes=(1, 0), out_axes=1)(states, draws.decoder)

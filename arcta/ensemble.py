@@ -26,7 +26,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from .compiled import compiled
-from .train import State, Training, advance, take_steps
+from .train import Row, State, Training, advance, take_steps
 
 
 def stack(states: list[State]) -> State:
@@ -119,6 +119,13 @@ class Members:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             done = [first, *pool.map(one, rest)] if int(stop) > int(state.step) else [first] * (len(rest) + 1)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(eqx.filter(each, eqx.is_array) for each in done))
+
+    def histories(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """Each member's log rows, from those that hold the means."""
+        return [
+            [{**row, **{k: float(v[i]) for k, v in terms.items()}} for row, terms in zip(rows, self.terms, strict=True)]
+            for i in range(len(self.trainings))
+        ]
 
     def agree(self, code: int) -> int:
         return code

@@ -2,8 +2,8 @@
 
     h_i = ENC(observations around t_i) ∈ R^{2d}          DEC: z ∈ R^d → one output per channel
 
-MLPs take one example or many along the last axes, encoders all nodes of a window, the rest one example: the caller `vmap`s.
-Nothing here knows of time integrals or likelihoods.
+Networks take one example, or many along the last axes; encoders all nodes of a window. Nothing here knows of time integrals or
+likelihoods.
 """
 
 from __future__ import annotations
@@ -29,6 +29,20 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def _along(values: Float[Array, " channels"], x: Array) -> Float[Array, "channels ..."]:
+    """`values` by channel, to be added to x or multiplied with it."""
+    return values.reshape(-1, *(1,) * (x.ndim - 1))
+
+
+def _mix(weight: Float[Array, "out_size in_size"], x: Float[Array, "in_size ..."]) -> Float[Array, "out_size ..."]:
+    """W x over all that follows the first axis, as a product of two matrices: XLA would transpose the derivatives of others."""
+    return (weight @ x.reshape(len(x), -1)).reshape(-1, *x.shape[1:])
+
+
+def _padded(x: Float[Array, "channels height width ..."]) -> Float[Array, "channels more_height more_width ..."]:
+    return jnp.pad(x, ((0, 0), (1, 1), (1, 1), *((0, 0),) * (x.ndim - 3)))
+
+
 class Linear(eqx.Module):
     """W x + b for one example, or for many along the last axes.
 
@@ -44,7 +58,7 @@ class Linear(eqx.Module):
         self.weight, self.bias = (array(0 * np.asarray(x)) for x in (weight, bias)) if zero else (weight, bias)
 
     def __call__(self, x: Float[Array, "in_size ..."]) -> Float[Array, "out_size ..."]:
-        return jnp.tensordot(self.weight, x, 1) + self.bias.reshape(-1, *(1,) * (x.ndim - 1))
+        return _mix(self.weight, x) + _along(self.bias, x)
 
 
 class MLP(eqx.Module):
@@ -93,6 +107,23 @@ def _image(frame_shape: tuple[int, ...]) -> tuple[int, int, int]:
     return math.prod(colours), height, width
 
 
+class GroupNorm(eqx.Module):
+    """Channels by groups of an example to mean 0 and variance 1, then a scale and a shift for each channel."""
+
+    weight: Float[Array, " channels"]
+    bias: Float[Array, " channels"]
+    groups: int = eqx.field(static=True)
+
+    def __init__(self, groups: int, channels: int):
+        self.weight, self.bias, self.groups = array(np.ones(channels)), array(np.zeros(channels)), groups
+
+    def __call__(self, x: Float[Array, "channels height width ..."]) -> Float[Array, "channels height width ..."]:
+        grouped = x.reshape(self.groups, -1, *x.shape[3:])
+        centred = grouped - jnp.mean(grouped, axis=1, keepdims=True)
+        scaled = centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=1, keepdims=True) + 1e-5)
+        return _along(self.weight, x) * scaled.reshape(x.shape) + _along(self.bias, x)
+
+
 class Halve(eqx.Module):
     """A 4 × 4 convolution of stride 2 (padding 1): frames of half the height and width.
 
@@ -108,12 +139,12 @@ class Halve(eqx.Module):
         self.bias = array(np.zeros(out_channels))
 
     def __call__(
-        self, x: Float[Array, "in_channels height width"]
-    ) -> Float[Array, "out_channels half_height half_width"]:
-        _, height, width = x.shape
-        padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)))
+        self, x: Float[Array, "in_channels height width ..."]
+    ) -> Float[Array, "out_channels half_height half_width ..."]:
+        _, height, width, *_ = x.shape
+        padded = _padded(x)
         patches = [padded[:, i : i + height - 1 : 2, j : j + width - 1 : 2] for i in range(4) for j in range(4)]
-        return jnp.tensordot(self.weight, jnp.concatenate(patches), 1) + self.bias[:, None, None]
+        return _mix(self.weight, jnp.concatenate(patches)) + _along(self.bias, x)
 
 
 class Double(eqx.Module):
@@ -131,23 +162,24 @@ class Double(eqx.Module):
         self.bias = array(np.zeros(out_channels))
 
     def __call__(
-        self, x: Float[Array, "in_channels height width"]
-    ) -> Float[Array, "out_channels two_height two_width"]:
-        _, height, width = x.shape
-        padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)))
+        self, x: Float[Array, "in_channels height width ..."]
+    ) -> Float[Array, "out_channels two_height two_width ..."]:
+        _, height, width, *examples = x.shape
+        padded = _padded(x)
         corners = [padded[:, i : i + height + 1, j : j + width + 1] for i in range(2) for j in range(2)]
-        phases = jnp.tensordot(self.weight, jnp.concatenate(corners), 1)
+        phases = _mix(self.weight.reshape(-1, self.weight.shape[2]), jnp.concatenate(corners))
+        phases = phases.reshape(4, -1, *phases.shape[1:])
         parts = [phases[2 * a + b, :, a : a + height, b : b + width] for a in range(2) for b in range(2)]
-        grid = jnp.stack(parts).reshape(2, 2, -1, height, width)
-        whole = jnp.transpose(grid, (2, 3, 0, 4, 1)).reshape(-1, 2 * height, 2 * width)
-        return whole + self.bias[:, None, None]
+        rows = [jnp.stack(parts[2 * a : 2 * a + 2], axis=3) for a in range(2)]  # even and odd columns side by side
+        whole = jnp.stack(rows, axis=2).reshape(-1, 2 * height, 2 * width, *examples)
+        return whole + _along(self.bias, x)
 
 
 class ConvNet(eqx.Module):
     """Frames → vector: two stride-2 convolutions, each with a norm over the one example, then a linear layer."""
 
     convolutions: tuple[Halve, Halve]
-    norms: tuple[eqx.nn.GroupNorm, ...]
+    norms: tuple[GroupNorm, ...]
     last: Linear
     activation: Callable[[Array], Array] = eqx.field(static=True)
 
@@ -162,21 +194,21 @@ class ConvNet(eqx.Module):
         rng: np.random.Generator,
     ):
         self.convolutions = (Halve(in_channels, 32, rng=rng), Halve(32, 64, rng=rng))
-        self.norms = (eqx.nn.GroupNorm(8, 32), eqx.nn.GroupNorm(8, 64))
+        self.norms = (GroupNorm(8, 32), GroupNorm(8, 64))
         self.last = Linear(64 * (height // 4) * (width // 4), out_size, rng=rng)
         self.activation = ACTIVATIONS[activation]
 
-    def __call__(self, x: Float[Array, "colours height width"]) -> Float[Array, " out_size"]:
+    def __call__(self, x: Float[Array, "colours height width ..."]) -> Float[Array, "out_size ..."]:
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = self.activation(norm(convolution(x)))
-        return self.last(x.reshape(-1))
+        return self.last(x.reshape(-1, *x.shape[3:]))
 
 
 class ConvDecoder(eqx.Module):
     """Vector → frame: a linear layer, then two transposed convolutions of stride 2, flattened as the data is."""
 
     first: Linear
-    norm: eqx.nn.GroupNorm
+    norm: GroupNorm
     convolutions: tuple[Double, Double]
     activation: Callable[[Array], Array] = eqx.field(static=True)
     small: tuple[int, int, int] = eqx.field(static=True)
@@ -187,21 +219,28 @@ class ConvDecoder(eqx.Module):
         colours, height, width = _image(frame_shape)
         self.small = (64, height // 4, width // 4)
         self.first = Linear(in_size, math.prod(self.small), rng=rng)
-        self.norm = eqx.nn.GroupNorm(8, 32)
+        self.norm = GroupNorm(8, 32)
         self.convolutions = (Double(64, 32, rng=rng), Double(32, colours, rng=rng))
         self.activation = ACTIVATIONS[activation]
 
-    def __call__(self, z: Float[Array, " in_size"]) -> Float[Array, " channels"]:
+    def __call__(self, z: Float[Array, "in_size ..."]) -> Float[Array, "channels ..."]:
         up, out = self.convolutions
-        x = self.activation(self.first(z)).reshape(self.small)
+        x = self.activation(self.first(z)).reshape(*self.small, *z.shape[1:])
         frame = out(self.activation(self.norm(up(x))))
-        return jnp.moveaxis(frame, 0, -1).reshape(-1)
+        return jnp.moveaxis(frame, 0, 2).reshape(-1, *z.shape[1:])
+
+
+def columns(decoder: Callable[..., Array], z: Float[Array, "latent n"]) -> Float[Array, "channels n"]:
+    """A decoder at many states; a user's own sees one at a time."""
+    if isinstance(decoder, MLP | SkipMLP | ConvDecoder | Identity):
+        return decoder(z)
+    return jax.vmap(decoder, in_axes=-1, out_axes=-1)(z)
 
 
 class Identity(eqx.Module):
     """x = z: dynamics are learned in the data's own coordinates."""
 
-    def __call__(self, z: Float[Array, " size"]) -> Float[Array, " size"]:
+    def __call__(self, z: Float[Array, "size ..."]) -> Float[Array, "size ..."]:
         return z
 
 
@@ -247,15 +286,14 @@ class WindowEncoder(eqx.Module):
         self.lookahead, self.latent_size = lookahead, latent_size
         self.residual, self.typical_step = residual, typical_step
 
-    def _read_frames(self, values: Array, mask: Array) -> Array:
-        assert self.frame_shape is not None
+    def _frames(self, values: Array, mask: Array, frame_shape: tuple[int, ...]) -> Array:
         # What moves is small beside what stands still: later frames come in as differences from the first. (Reading the
         # pendulum's velocity off five frames, R² after 300 steps: 0.31 from the frames, 0.96 from differences.)
         moved = jnp.where(mask[1:] & mask[:1], values[1:] - values[:1], 0)
         both = jnp.concatenate([values[:1], moved, mask.astype(values.dtype)])
-        height, width, *colours = self.frame_shape
-        frames = both.reshape(-1, height, width, math.prod(colours))
-        return self.net(jnp.moveaxis(frames, -1, 1).reshape(-1, height, width))
+        height, width, *colours = frame_shape
+        frames = both.reshape(-1, height, width, math.prod(colours), values.shape[-1])
+        return jnp.moveaxis(frames, 3, 1).reshape(-1, height, width, values.shape[-1])
 
     def __call__(
         self,
@@ -265,10 +303,11 @@ class WindowEncoder(eqx.Module):
     ) -> Float[Array, "two_latent nodes"]:
         values, nodes = jnp.where(mask, values, 0), values.shape[-1]
         if self.frame_shape is None:
-            seen = [values.reshape(-1, nodes), mask.astype(values.dtype).reshape(-1, nodes), steps / self.typical_step]
-            h = self.net(jnp.concatenate(seen))
+            flat = [values.reshape(-1, nodes), mask.astype(values.dtype).reshape(-1, nodes), steps / self.typical_step]
+            seen = jnp.concatenate(flat)
         else:
-            h = jax.vmap(self._read_frames, in_axes=-1, out_axes=-1)(values, mask)
+            seen = self._frames(values, mask, self.frame_shape)
+        h = self.net(seen)
         mean, log_variance = h[: self.latent_size], h[self.latent_size :] + self.log_variance
         if self.residual:
             mean = mean + values[0]

@@ -31,7 +31,7 @@ from .figures import (
     phase_portrait,
     states_over_time,
 )
-from .fit import Fit
+from .fitted import Fit
 from .nn import Identity
 from .prediction import Prediction
 from .read import describe

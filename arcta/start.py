@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .compiled import compiled
 from .model import DataSummary, LinearDecoder, Model, output_start
-from .nn import Identity, LocalEncoder, SkipMLP, WindowEncoder, local_lines
+from .nn import Identity, LocalEncoder, SkipMLP, WindowEncoder, columns, local_lines
 from .posterior import encode
 from .prior import LogNormal
 from .sde import NeuralDrift
@@ -200,7 +200,7 @@ def _imitate(model: Model, windows: Window, states: Array, steps: int, key: PRNG
         node = jnp.asarray(window.node)[:count]
         miss = jnp.where(node[:, None], h[:, :size] - target[:count], 0)
         near = target[:count] + 0.1 * jax.random.normal(key, (count, size))
-        outputs = jax.vmap(decoder, in_axes=-1, out_axes=-1)(near.T)
+        outputs = columns(decoder, near.T)
         draw = model.likelihood.draw(key=key)
         mask = (jnp.asarray(window.mask)[:count] & node[:, None]).T
         fit = model.likelihood.total(jnp.asarray(window.values)[:count].T, mask, outputs, draw)

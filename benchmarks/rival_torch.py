@@ -165,7 +165,7 @@ class TorchModel(nn.Module):
         lookahead: int,
         encoder: nn.Module,
         decoder: nn.Module | None,
-        drift: nn.Module,
+        drift: NetDrift | UncertainDrift | LorenzDrift,
         kernel: Sequence[int],
         activation: str,
         noise: float | None,
@@ -175,7 +175,8 @@ class TorchModel(nn.Module):
     ):
         super().__init__()
         self.latent, self.lookahead, self.rotation, self.num_decoded = latent, lookahead, rotation, num_decoded
-        self.encoder, self.decoder, self.drift = encoder, decoder, drift
+        self.encoder, self.decoder = encoder, decoder
+        self.drift: NetDrift | UncertainDrift | LorenzDrift = drift
         self.kernel = mlp((1, *kernel, 1), activation)
         self.log_lengthscale = nn.Parameter(torch.tensor(math.log(0.07)))
         self.log_noise = nn.Parameter(torch.tensor(math.log(1e-3)))
