@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from arcta.figures import ACCENT, MUTED, SECOND, new_figure
@@ -31,6 +32,7 @@ def step_section(found: dict[str, Any]) -> str:
             f"{row['step_ms']:.2f}",
             f"{row['times_ours']:.1f}",
             f"{row['first_step_s']:.1f}",
+            f"{row['memory_mib']:.0f}" if row["memory_mib"] is not None else "",
         ]
         for title, contestants in found["steps"].items()
         for name, row in contestants.items()
@@ -50,8 +52,9 @@ def step_section(found: dict[str, Any]) -> str:
         "\n## A training step, one thread\n\nLoss, gradient, clipping, Adam. `torch eager` and `torch compile` are the same step, "
         "term by term; `torchsde` and `diffrax` train a latent SDE with the same networks on the same window through a "
         "solver, one path; `floor` is the step's matrix products, its Cholesky factor and triangular solves, forward and backward, "
-        "alone. First step: from the built model to the end of the first step, compilation included, on that one core.\n\n"
-        + table(["model", "", "ms a step", "× ours", "first step, s"], rows)
+        "alone. First step: from the built model to the end of the first step, compilation included, on that one core. "
+        "MiB: the most that steps take beyond what the imports do, once compiled.\n\n"
+        + table(["model", "", "ms a step", "× ours", "first step, s", "MiB"], rows)
         + "\n![step times](images/bench-step.png)\n\nBy default every one of the R draws is decoded at every observation; "
         "`Training(num_decoded=1)` decodes one: the bound stays unbiased.\n"
     )
@@ -121,8 +124,23 @@ def scale_section(found: dict[str, Any]) -> str:
     return "".join(parts)
 
 
+def accuracy_section(found: dict[str, Any]) -> str:
+    rows = []
+    for name, budgets in found["accuracy"].items():
+        for i, (steps, runs) in enumerate(budgets.items()):
+            seconds, errors = ([run[key] for run in runs] for key in ("seconds", "mse"))
+            spread = f"{mean(errors):.1f} ({min(errors):.1f} … {max(errors):.1f})"
+            rows.append(["" if i else name, steps, f"{mean(seconds):.1f}", spread])
+    return (
+        "\n## Time to accuracy, MOCAP\n\nOne thread. The mean squared error of forecasts of the validation sequences from their "
+        f"first three frames, after trainings of two lengths; mean of {found['settings']['seeds']} seeds, and the range. The rival "
+        "has the same networks and is trained through a solver. (Lotka–Volterra: docs/studies/lotka-volterra.md.)\n\n"
+        + table(["", "steps", "seconds", "validation MSE"], rows)
+    )
+
+
 def main() -> None:
-    text, sections = HEAD, {"step": step_section, "scale": scale_section}
+    text, sections = HEAD, {"step": step_section, "accuracy": accuracy_section, "scale": scale_section}
     for name, section in sections.items():
         path = HERE / "results" / f"{name}.json"
         if path.is_file():

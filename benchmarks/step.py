@@ -11,6 +11,7 @@ A step is loss, gradient, clipping and Adam; ours has the masks and the choice o
 - torch eager, torch compile: the same step, term by term (rival_torch.py; the optimiser is eager in both).
 - torchsde: a latent SDE on the same window and networks, one path, an Euler step for each observation, stochastic adjoint.
 - diffrax: the same by Heun's scheme in JAX (`arcta.baselines.SolvedSDE`), stochastic adjoint and backpropagation.
+- memory: the most that steps take beyond imports, after compilation, in a process for each contestant.
 - floor: the step's matrix products, Cholesky factor and triangular solves, forward and backward, and nothing else.
 """
 
@@ -29,6 +30,8 @@ import dataclasses  # noqa: E402
 import itertools  # noqa: E402
 import json  # noqa: E402
 import runpy  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
 import time  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -202,16 +205,18 @@ def floor(spec: arcta.LatentSDE, channels: int, training: arcta.Training) -> Run
         return [a @ b for a, b in pairs], there, jax.scipy.linalg.cho_solve((factor, True), there)
 
     inputs = (pairs, spd, right)
+    twice = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), inputs)
 
     @jax.jit
-    def all_of_it(inputs: Any, count: jax.Array) -> Any:
-        def body(_: jax.Array, before: Any) -> Any:  # the barrier keeps what never changes inside the loop
-            return once(*jax.lax.optimization_barrier((inputs, before))[0])
+    def all_of_it(twice: Any, count: jax.Array) -> Any:
+        def body(i: jax.Array, _: Any) -> Any:  # in turns, or XLA would do the products once, before the loop
+            return once(*jax.tree.map(lambda leaf: leaf[i % 2], twice))
 
-        return jax.lax.fori_loop(0, count, body, jax.tree.map(jnp.zeros_like, jax.eval_shape(once, *inputs)))
+        shapes = jax.eval_shape(once, *inputs)
+        return jax.lax.fori_loop(0, count, body, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
 
     def run(count: int) -> None:
-        jax.block_until_ready(all_of_it(inputs, jnp.asarray(count)))
+        jax.block_until_ready(all_of_it(twice, jnp.asarray(count)))
 
     return run
 
@@ -285,12 +290,40 @@ def measure(contestants: dict[str, Callable[[], Run]], repeats: int) -> dict[str
     }
 
 
+def resident(field: str) -> float:
+    """VmRSS (now) or VmHWM (the most so far) of this process, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+
+def memory(title: str, name: str) -> None:
+    """Print the most memory that steps take beyond what the imports do; compilation is over by then."""
+    make = cases(False)[title][name]
+    before = resident("VmRSS")
+    run = make()
+    run(1)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the most so far
+    run(2 if "torchsde" in name else 20)
+    print(resident("VmHWM") - before)
+
+
+def memory_of(title: str, name: str) -> float | None:
+    if not Path("/proc/self/clear_refs").exists() or name in ("floor", "torch compile"):
+        return None
+    command = [sys.executable, __file__, "--memory", title, name]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true", help="the paper's Lotka–Volterra alone")
+    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.memory:
+        memory(*options.memory)
+        return
     result: dict[str, Any] = {
         "settings": {"repeats": options.repeats, "threads": 1, "cores": 1, "seed": 0},
         "machine": machine(),
@@ -300,6 +333,7 @@ def main() -> None:
     for title, contestants in cases(options.quick).items():
         rows = result["steps"][title] = measure(contestants, options.repeats)
         for name, row in rows.items():
+            row["memory_mib"] = memory_of(title, name)
             print(
                 f"{title:<30} {name:<18} {row['step_ms']:9.2f} ms   {row['times_ours']:7.1f} × ours   first step "
                 f"{row['first_step_s']:.1f} s",
