@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .prediction import Bands, Prediction
     from .read import Reading
     from .series import Series
+    from .store import Store
 
 app = cyclopts.App(
     name="arcta",
@@ -129,6 +130,16 @@ def _read(path: Path, configuration: Configuration, quiet: bool) -> Reading:
     found = reading(path, configuration.data)
     _say(describe(found.series, found.notes), quiet)
     return found
+
+
+def _on_disk(path: Path, spacing: float | None, times: Path | None, configuration: Configuration) -> Store:
+    from .store import store
+
+    options, usual = configuration.data, type(configuration)().data._asdict()
+    unused = [k for k, v in options._asdict().items() if v != usual[k] and k not in ("channels", "time_unit")]
+    if unused:
+        raise ValueError(f"a file that stays on disk is rows of numbers: leave --{unused[0].replace('_', '-')} out.")
+    return store(path, step=spacing, times=times, channels=options.channels or None, time_unit=options.time_unit or "")
 
 
 def _load(run: Path) -> Fit:
@@ -280,6 +291,8 @@ def fit(
     resume: Annotated[bool, Parameter(negative="", help="Go on from the checkpoint in --out.")] = False,
     devices: Annotated[str | None, Parameter(help="Share batches among this many devices, or all of the machine or job.")] = None,
     ensemble: Annotated[int, Parameter(help="Train so many models at once and mix their forecasts.")] = 1,
+    spacing: Annotated[float | None, Parameter(help="Leave a .npy file or Zarr array on disk; its rows are so far apart.")] = None,
+    times: Annotated[Path | None, Parameter(help="Instead of --spacing: a file with the time of each row.")] = None,
     as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Learn a model from a file, score it on the part held out, save it and write a report.
@@ -290,7 +303,16 @@ def fit(
         time, series, inputs, channels, missing, decimal, delimiter, time_zone, time_unit, variable, value
     ) | {"model.latent_size": latent, "training.steps": steps}
     configuration = _configuration(config, changes, set_)
-    found = _read(data, configuration, quiet)
+    if spacing is None and times is None:
+        found = _read(data, configuration, quiet)
+        source, notes = found.series, found.notes
+    else:
+        source, notes, holdout = (
+            _on_disk(data, spacing, times, configuration),
+            ["stays on disk; nothing is held out"],
+            0.0,
+        )
+        _say(repr(source), quiet)
     _say("arcta: choosing a model from the data", quiet)
     compilation_cache()
     from .fit import fit as train
@@ -300,11 +322,11 @@ def fit(
     about = {
         "command": command,
         "source": data.name,
-        "notes": found.notes,
+        "notes": notes,
         "reading": {k: v for k, v in configuration.data._asdict().items() if v not in (None, ())},
     }
     fitted = train(
-        configuration.model, found.series, key=key, holdout=holdout, training=configuration.training, out=out, resume=resume,
+        configuration.model, source, key=key, holdout=holdout, training=configuration.training, out=out, resume=resume,
         devices=devices, ensemble=ensemble, progress=not quiet, about=about,
     )  # fmt: skip
     if devices is not None:

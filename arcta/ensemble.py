@@ -8,7 +8,7 @@ that diverges stops the rest at the step before, so that the state which is kept
 
 On a GPU they are one program by `vmap`. On a CPU a batch of small matrix products is slower than the products one by one (eight
 Lotka–Volterra models by `vmap`: 10 times the time of one on one core, in a throw-away profile), so each core takes a member at a
-time through the program of one.
+time through the program of one. With several devices each takes its share of the members.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def stack(states: list[State]) -> State:
     )
 
 
-def member(tree: Any, index: int) -> Any:
-    """One member of stacked arrays."""
+def member(tree: Any, index: Any) -> Any:
+    """One member of stacked arrays, or, by an array of indices, some of them."""
     return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, tree)
 
 
@@ -77,8 +77,9 @@ class Members:
     `terms` keeps what `train` sees the mean of: each member's loss terms, call by call.
     """
 
-    def __init__(self, trainings: Sequence[Training]):
-        self.trainings, self.terms = trainings, []
+    def __init__(self, trainings: Sequence[Training], devices: Sequence[Any] = ()):
+        self.trainings, self.devices, self.terms = trainings, devices[: len(trainings)], []
+        self._copies: tuple[Any, list[Any]] = (None, [])
 
     def _varied(self, loss: Any) -> tuple[Any, Any]:
         first = self.trainings[0]
@@ -106,7 +107,29 @@ class Members:
         whole = eqx.tree_at(lambda s: s.step, arrays, jnp.asarray(steps.min(), jnp.int32))
         return eqx.combine(whole, static), jax.tree.map(jnp.mean, means), last
 
+    def _shares(self, loss: Any, training: Any, state: State, data: Any, stop: Any) -> Any:
+        """Each device through its members, all at the same time."""
+        if self._copies[0] is not data:
+            self._copies = data, [jax.device_put(data, device) for device in self.devices]
+        found = []
+        for device, copy, share in zip(
+            self.devices, self._copies[1], np.array_split(np.arange(len(state.key)), len(self.devices)), strict=True
+        ):
+            parts = (
+                member(loss, share),
+                member(training, share),
+                member(state.model, share),
+                member(state.optimiser, share),
+            )
+            arrays, static = eqx.partition((*parts, state.step, state.key[share]), eqx.is_array)
+            loss_, training_, *own = eqx.combine(jax.device_put(arrays, device), static)
+            found.append(_advance(loss_, training_, State(*own), copy, jax.device_put(stop, device)))
+        found = jax.device_put(found, self.devices[0])
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found)
+
     def _run(self, loss: Any, training: Any, state: State, data: Any, stop: Any) -> Any:
+        if len(self.devices) > 1:
+            return self._shares(loss, training, state, data, stop)
         if jax.default_backend() != "cpu":
             return _advance(loss, training, state, data, stop)
 

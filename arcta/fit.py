@@ -26,7 +26,7 @@ from .forecast import forecast
 from .model import DataSummary, LatentSDE, Model, build, summarise
 from .objective import Objective, TrainingData, joins, observed_entries
 from .parallel import Devices, is_first
-from .parallel import devices as several
+from .parallel import devices as devices_of
 from .prediction import Prediction, mix
 from .run import Recorder, carried, identity
 from .series import Series, as_list, split
@@ -178,6 +178,11 @@ class _Task:
         """Whether this process writes and speaks."""
         return self.group is None or is_first()
 
+    @property
+    def sharing(self) -> Devices | None:
+        """The devices that share each batch; members of an ensemble see all of it."""
+        return self.group if self.count == 1 else None
+
     def of(self, stacked: Any, index: int) -> Any:
         """A member of what was stacked."""
         return stacked if self.count == 1 else member(stacked, index)
@@ -224,7 +229,7 @@ def _train(
     task: _Task, *, out: str | Path | None = None, resume: bool = False, progress: bool = True
 ) -> tuple[Fit, Members | None]:
     """Train the task's models: one `Fit` of them all, and, if there are several, how each of them went."""
-    training, summary, group = task.trainings[0], task.summary, task.group
+    training, summary, group = task.trainings[0], task.summary, task.sharing
     modules = [build(spec, summary, key=key) for spec, key in zip(task.models, task.keys, strict=True)]
     lookahead = modules[0].encoder.lookahead
     shape = {"size": summary.partition_size, "lookahead": lookahead, "margin": summary.margin}
@@ -246,7 +251,8 @@ def _train(
         drawn = TrainingData(windows) if group is None else group.share(windows, training.batch_size)
     objective = _objective(training)
     measure = _measure(objective, windows, training)
-    members = None if task.count == 1 else Members(task.trainings)
+    several = () if task.group is None else list(task.group.mesh.devices.flat)
+    members = None if task.count == 1 else Members(task.trainings, several)
     outcome = train(
         objective,
         state if group is None else group.same(state),
@@ -351,7 +357,8 @@ def fit(
       the checkpoint there, bit for bit.
     - `devices`: `"all"`, or how many, to share each batch among them; with several processes all of them call `fit` alike, and
       the first one writes (docs/scale.md).
-    - `ensemble`: train so many models from as many seeds at once, and mix what they predict.
+    - `ensemble`: train so many models from as many seeds at once, and mix what they predict; with `devices`, each device takes its
+      share of them.
     - `progress`: show it (a bar on a terminal, lines elsewhere). `about`: further JSON to keep with the run.
 
     **Returns:** a `Fit`. Ctrl-C ends training and returns what was reached; `TrainingDiverged` is raised when numbers
@@ -376,12 +383,14 @@ def fit(
         return model.fit(data, key=key, validation=validation, training=training, progress=progress)
     if isinstance(data, Store) and (holdout or training.join_penalty):
         raise ValueError("data on disk is trained on whole, window by window: leave holdout= and join_penalty out.")
-    if ensemble < 1 or (ensemble > 1 and devices is not None):
+    if ensemble < 1:
+        raise ValueError(f"ensemble must be 1 or more; got {ensemble}. Leave it out for one model.")
+    group = None if devices is None else devices_of(devices)
+    if ensemble > 1 and jax.process_count() > 1:
         raise ValueError(
-            f"ensemble must be 1 or more, and is trained on one device; got {ensemble}. Leave devices= out."
+            "an ensemble is trained by one process on all its devices; start one process, or leave ensemble= out."
         )
-    group = None if devices is None else several(devices)
-    if group is not None:
+    if group is not None and ensemble == 1:
         group.check(training.batch_size)
         if training.join_penalty:
             raise ValueError("join_penalty needs neighbouring windows on one device; leave it, or devices=, out.")

@@ -215,9 +215,35 @@ BAD = {
     ),
     "other channels": (["smooth", "{run}", "--data", "{tmp}/other.csv"], "other.csv has no column 'level'"),
     "bad out": (["smooth", "{run}", "--out", "{tmp}/x.docx"], "--out knows"),
+    "on disk, and a column": (["fit", "{csv}", "--spacing", "1", "--time", "t"], "stays on disk .* leave --time out"),
+    "on disk, not an array": (["fit", "{csv}", "--spacing", "1"], "npy"),
     "no study": (["study", "nothing"], "no study 'nothing'"),
     "no seeds": (["study", "lorenz", "--seeds", "0"], "--seeds must be at least 1"),
 }
+
+
+def test_a_file_that_stays_on_disk(tmp_path, capsys):
+    times = 0.5 * np.arange(600)
+    np.save(tmp_path / "long.npy", np.sin(times)[:, None] + 0.05 * np.random.default_rng(0).standard_normal((600, 2)))
+    np.save(tmp_path / "times.npy", times)
+    for option in (("--spacing", "0.5"), ("--times", str(tmp_path / "times.npy"))):
+        words = (
+            "--steps",
+            "5",
+            "--time-unit",
+            "s",
+            "--channels",
+            "a",
+            "b",
+            "--no-report",
+            "--out",
+            str(tmp_path / "run"),
+        )
+        assert run("fit", str(tmp_path / "long.npy"), *option, *words, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["stopped"] == "finished"
+        loaded = arcta.load(tmp_path / "run")
+        assert loaded.summary.channels == ("a", "b")
+        assert loaded.context[0].times[-1] == times[-1]
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -40,6 +40,12 @@ for data in (arcta.datasets.lotka_volterra(), arcta.store("long.npy", step=0.1))
     one, two = (arcta.fit(arcta.LatentSDE(latent_size=2, **shape), data, training=training, progress=False, devices=d)
                 for d in (None, "all"))
     np.testing.assert_allclose(*([row["loss"] for row in fit.history] for fit in (one, two)), rtol=1e-4)
+few = arcta.Training(steps=20, log_every=10)
+one, two = (arcta.fit(arcta.LatentSDE(latent_size=2, **shape), data, training=few, ensemble=3, progress=False, devices=d)
+            for d in (None, "all"))
+np.testing.assert_allclose(*([row["loss"] for row in fit.history] for fit in (one, two)), rtol=1e-4)
+for a, b in zip(one.members, two.members):
+    np.testing.assert_allclose(a.encoder.net.layers[0].weight, b.encoder.net.layers[0].weight, rtol=1e-3, atol=1e-4)
 for wrong in ({"devices": 3}, {"devices": "all", "training": arcta.Training(batch_size=3)}):
     try:
         arcta.fit(arcta.LatentSDE(latent_size=2, **shape), data, **wrong)
