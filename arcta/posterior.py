@@ -19,6 +19,7 @@ diffusion collapses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -118,7 +119,7 @@ def _shortened(window: Window, dropout: float, key: PRNGKeyArray | None) -> tupl
 
 
 def encode(
-    encoder: LocalEncoder | WindowEncoder, window: Window, *, dropout: float = 0.0, key: PRNGKeyArray | None = None
+    encoder: Callable[..., Array], window: Window, *, dropout: float = 0.0, key: PRNGKeyArray | None = None
 ) -> Float[Array, "nodes two_latent"]:
     """h_i for every node of the window.
 
@@ -138,11 +139,12 @@ def encode(
         mask = _visible(mask, dropout, key)
     present = jnp.any(mask[:, 1:], axis=-1)
     steps = jnp.where(present, jnp.diff(times, axis=1), 0)
-    return encoder(*(jnp.moveaxis(x, 0, -1) for x in (values, mask, steps))).T
+    together = encoder if isinstance(encoder, WindowEncoder) else jax.vmap(encoder)  # a user's own sees one node
+    return together(values, mask, steps)
 
 
 def infer(
-    encoder: LocalEncoder | WindowEncoder,
+    encoder: Callable[..., Array],
     kernel: DeepKernel,
     window: Window,
     *,

@@ -221,7 +221,7 @@ def floor(spec: arcta.LatentSDE, channels: int, training: arcta.Training) -> Run
     return run
 
 
-def cases(quick: bool) -> dict[str, dict[str, Callable[[], Run]]]:
+def cases() -> dict[str, dict[str, Callable[[], Run]]]:
     few = arcta.Training(steps=100_000, num_draws=10, num_times=10, num_decoded=1)
     every = dataclasses.replace(few, num_decoded=None)
     prey = arcta.Training(steps=100_000, num_draws=1, num_times=10)
@@ -245,7 +245,7 @@ def cases(quick: bool) -> dict[str, dict[str, Callable[[], Run]]]:
         decoder="identity", encoder="window", lookahead=0, noise=1.0, drift=lorenz["field"], parameters=start_at,
         partition_size=128, activation="relu", kernel_sizes=(32,),
     )  # fmt: skip
-    found = {
+    return {
         "MOCAP, one draw decoded": {
             **pair(MOCAP, people, few),
             "torchsde adjoint": lambda: torchsde_step(MOCAP, people[0]),
@@ -258,7 +258,6 @@ def cases(quick: bool) -> dict[str, dict[str, Callable[[], Run]]]:
         "Lorenz": pair(chaotic, chaos, lorenz["TRAINING"], bound=False),
         "video": pair(video["MACHINE"], [video["films"](False)[0].series], video["MACHINE_TRAINING"], bound=False),
     }
-    return dict(list(found.items())[2:3]) if quick else found
 
 
 def measure(contestants: dict[str, Callable[[], Run]], repeats: int) -> dict[str, Any]:
@@ -298,7 +297,7 @@ def resident(field: str) -> float:
 
 def memory(title: str, name: str) -> None:
     """Print the most memory that steps take beyond what the imports do; compilation is over by then."""
-    make = cases(False)[title][name]
+    make = cases()[title][name]
     before = resident("VmRSS")
     run = make()
     run(1)
@@ -318,19 +317,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--quick", action="store_true", help="the paper's Lotka–Volterra alone")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="models whose name holds one of these words; others stay as stored"
+    )
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
         memory(*options.memory)
         return
+    before = json.loads(options.out.read_text())["steps"] if options.out and options.out.exists() else {}
     result: dict[str, Any] = {
         "settings": {"repeats": options.repeats, "threads": 1, "cores": 1, "seed": 0},
         "machine": machine(),
         "versions": {"jax": jax.__version__, "torch": torch.__version__},
-        "steps": {},
+        "steps": before,
     }
-    for title, contestants in cases(options.quick).items():
+    for title, contestants in cases().items():
+        if not any(word in title for word in options.only):
+            continue
         rows = result["steps"][title] = measure(contestants, options.repeats)
         for name, row in rows.items():
             row["memory_mib"] = memory_of(title, name)

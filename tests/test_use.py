@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +18,7 @@ from places import mocap_path
 import arcta
 from arcta.model import build, summarise
 from arcta.sde import ParametricDrift
+from arcta.windows import windows_of
 
 QUICK = arcta.Training(steps=20, num_draws=1, num_times=4)
 TINY = arcta.LatentSDE(  # the paper's encoder; the default one runs in test_cli.py
@@ -213,6 +215,36 @@ def test_known_inputs_reach_the_drift_and_forecasts_need_them():
     knots, values = input_knots(fit.summary._replace(scaling=unit), late, 1.0, np.array([1.5, 3.0]), [[15.0], [30.0]])
     assert knots.tolist() == [0.0, 0.5, 1.0, 2.0]
     assert values[:, 0].tolist() == [1.0, 15.0, 2.0, 30.0]
+
+
+class OneNode(eqx.Module):
+    inner: Any
+    lookahead: int = eqx.field(static=True)
+
+    def __call__(self, values, mask, steps):
+        assert (values.ndim, mask.ndim, steps.ndim) == (2, 2, 1)
+        return self.inner(values[None], mask[None], steps[None])[0]
+
+
+class OneState(eqx.Module):
+    inner: Any
+
+    def __call__(self, z):
+        assert z.ndim == 1
+        return self.inner(z)
+
+
+def test_networks_of_ones_own_see_one_example_at_a_time():
+    """And give what ours give for all at once."""
+    data = arcta.datasets.lotka_volterra(duration=5.0)
+    summary = summarise(TINY, data)
+    ours = build(TINY, summary, key=jax.random.key(0))
+    spec = dataclasses.replace(TINY, encoder=OneNode(ours.encoder, TINY.lookahead), decoder=OneState(ours.decoder))
+    own = build(spec, summary, key=jax.random.key(0))
+    shape = {"size": summary.partition_size, "lookahead": TINY.lookahead, "margin": summary.margin}
+    window = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), windows_of([data], summary.scaling, **shape))
+    for a, b in zip(*(arcta.elbo(model, window, key=jax.random.key(1)) for model in (ours, own)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
 
 
 def test_frames_through_convolutions(tmp_path):
