@@ -8,6 +8,7 @@ likelihoods.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -107,6 +108,15 @@ def _image(frame_shape: tuple[int, ...]) -> tuple[int, int, int]:
     return math.prod(colours), height, width
 
 
+def _shifted(
+    x: Float[Array, "channels height width ..."], down: int, right: int
+) -> Float[Array, "channels height width ..."]:
+    """x[:, i + down, j + right] at (i, j), zero beyond the edges."""
+    still = ((0, 0, 0),)
+    padding = (*still, (-down, down, 0), (-right, right, 0), *still * (x.ndim - 3))
+    return jax.lax.pad(x, jnp.zeros((), x.dtype), padding)
+
+
 class GroupNorm(eqx.Module):
     """Channels by groups of an example to mean 0 and variance 1, then a scale and a shift for each channel."""
 
@@ -150,8 +160,9 @@ class Halve(eqx.Module):
 class Double(eqx.Module):
     """The transpose of such a convolution: frames of twice the height and width.
 
-    Each output pixel depends on 2 × 2 input pixels, which ones by its phase (odd or even row, odd or even column); so all
-    four phases come from one matrix product on 2 × 2 patches, then are interleaved.
+    Each output pixel depends on 2 × 2 input pixels, which ones by its phase (odd or even row, odd or even column). All pixels times
+    all sixteen entries of the kernel are one matrix product; a phase is the sum of four of them, each shifted by a pixel or not.
+    (Collecting the four pixels first makes the product larger and copies more: the video step 130 ms so, 116 ms here.)
     """
 
     weight: Float[Array, "four out_channels patch"]
@@ -164,13 +175,17 @@ class Double(eqx.Module):
     def __call__(
         self, x: Float[Array, "in_channels height width ..."]
     ) -> Float[Array, "out_channels two_height two_width ..."]:
-        _, height, width, *examples = x.shape
-        padded = _padded(x)
-        corners = [padded[:, i : i + height + 1, j : j + width + 1] for i in range(2) for j in range(2)]
-        phases = _mix(self.weight.reshape(-1, self.weight.shape[2]), jnp.concatenate(corners))
-        phases = phases.reshape(4, -1, *phases.shape[1:])
-        parts = [phases[2 * a + b, :, a : a + height, b : b + width] for a in range(2) for b in range(2)]
-        rows = [jnp.stack(parts[2 * a : 2 * a + 2], axis=3) for a in range(2)]  # even and odd columns side by side
+        channels, height, width, *examples = x.shape
+        weight = jnp.moveaxis(self.weight.reshape(4, -1, 4, channels), 2, 1)  # phase, pixel, out, in
+        spread = _mix(weight.reshape(-1, channels), x).reshape(4, 4, -1, *x.shape[1:])
+
+        def phase(a: int, b: int) -> Array:
+            shifts = ((i, j) for i in range(2) for j in range(2))
+            return functools.reduce(
+                jnp.add, (_shifted(spread[2 * a + b, 2 * i + j], a + i - 1, b + j - 1) for i, j in shifts)
+            )
+
+        rows = [jnp.stack([phase(a, 0), phase(a, 1)], axis=3) for a in range(2)]  # even and odd columns side by side
         whole = jnp.stack(rows, axis=2).reshape(-1, 2 * height, 2 * width, *examples)
         return whole + _along(self.bias, x)
 

@@ -60,68 +60,77 @@ def step_section(found: dict[str, Any]) -> str:
     )
 
 
+def rows_part(found: dict[str, Any]) -> str:
+    sizes = sorted(found, key=int)
+    rows = [[f"{int(n):,}", f"{found[n]['step_ms']:.2f}", f"{found[n]['resident_mib']:.0f}"] for n in sizes]
+    figure, axes = new_figure(1, 2, height=2.6)
+    for axis, name, label in zip(axes[0], ("step_ms", "resident_mib"), ("ms a step", "resident MiB"), strict=True):
+        axis.plot([int(n) for n in sizes], [found[n][name] for n in sizes], "o-", color=ACCENT)
+        axis.set_xscale("log")
+        axis.set_ylim(0, 1.3 * max(found[n][name] for n in sizes))
+        axis.set_xlabel("rows in the file", fontsize=9)
+        axis.set_ylabel(label, fontsize=9)
+    figure.savefig(DOCS / "images" / "bench-rows.png", dpi=110)
+    return (
+        "\n## Rows\n\nOne channel in a .npy file that stays on disk, one thread; reading windows included, files dropped "
+        "from the page cache first.\n\n"
+        + table(["rows", "ms a step", "resident MiB"], rows)
+        + "\n![rows](images/bench-rows.png)\n"
+    )
+
+
+def stiffness_part(found: dict[str, Any]) -> str:
+    rows = [[f"× {int(n):,}", f"{row['step_ms']:.3f}"] for n, row in found.items()]
+    return "\n## Stiffness\n\nA known drift times a factor.\n\n" + table(["factor", "ms a step"], rows)
+
+
+def processes_part(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            title,
+            f"{row['one_step_ms']:.1f}",
+            f"{row['two_step_ms']:.1f}",
+            f"{row['speed_up']:.2f}×",
+            f"{row['largest_relative_difference_of_losses']:.0e}",
+        ]
+        for title, row in found.items()
+    ]
+    head = ["", "one, ms a step", "two, ms a step", "speed-up", "largest relative difference of losses"]
+    text = "\n## Two processes\n\nMOCAP's model, 16 windows a step, one thread on one core for each process.\n\n"
+    return text + table(head, rows)
+
+
+def ensemble_part(found: dict[str, Any]) -> str:
+    return (
+        f"\n## An ensemble of eight\n\nLotka–Volterra, all cores for both: {found['one']['seconds']:.2f} s for one, "
+        f"{found['eight']['seconds']:.2f} s for eight: **{found['ratio']:.1f}×** "
+        f"({found['ratio_with_compilation']:.1f}× with compilation).\n"
+    )
+
+
+def start_part(found: dict[str, Any]) -> str:
+    return (
+        "\n## To the first step\n\nFrom the start of the process to the end of the first step, `make demo`'s model: "
+        f"{found['without_cache_s']:.1f} s without the compilation cache, {found['with_cache_s']:.1f} s with it.\n"
+    )
+
+
+def forecast_part(found: dict[str, Any]) -> str:
+    rows = [[n, f"{r['path_steps_per_second'] / 1e6:.2f} M", f"{r['of_ours']:.2f}"] for n, r in found.items()]
+    text = "\n## Forecasts\n\n1,000 paths of 1,000 steps of Heun's scheme, drift 2-64-64-2, one thread.\n\n"
+    return text + table(["", "paths × steps a second", "of ours"], rows)
+
+
 def scale_section(found: dict[str, Any]) -> str:
-    parts = []
-    if "rows" in found:
-        sizes = sorted(found["rows"], key=int)
-        rows = [
-            [f"{int(n):,}", f"{found['rows'][n]['step_ms']:.2f}", f"{found['rows'][n]['resident_mib']:.0f}"]
-            for n in sizes
-        ]
-        figure, axes = new_figure(1, 2, height=2.6)
-        for axis, name, label in zip(axes[0], ("step_ms", "resident_mib"), ("ms a step", "resident MiB"), strict=True):
-            axis.plot([int(n) for n in sizes], [found["rows"][n][name] for n in sizes], "o-", color=ACCENT)
-            axis.set_xscale("log")
-            axis.set_ylim(0, 1.3 * max(found["rows"][n][name] for n in sizes))
-            axis.set_xlabel("rows in the file", fontsize=9)
-            axis.set_ylabel(label, fontsize=9)
-        figure.savefig(DOCS / "images" / "bench-rows.png", dpi=110)
-        parts.append(
-            "\n## Rows\n\nOne channel in a .npy file that stays on disk, one thread; reading windows included, files dropped "
-            "from the page cache first.\n\n"
-            + table(["rows", "ms a step", "resident MiB"], rows)
-            + "\n![rows](images/bench-rows.png)\n"
-        )
-    if "stiffness" in found:
-        rows = [[f"× {int(n):,}", f"{row['step_ms']:.3f}"] for n, row in found["stiffness"].items()]
-        parts.append("\n## Stiffness\n\nA known drift times a factor.\n\n" + table(["factor", "ms a step"], rows))
-    if "processes" in found:
-        rows = [
-            [
-                title,
-                f"{row['one_step_ms']:.1f}",
-                f"{row['two_step_ms']:.1f}",
-                f"{row['speed_up']:.2f}×",
-                f"{row['largest_relative_difference_of_losses']:.0e}",
-            ]
-            for title, row in found["processes"].items()
-        ]
-        head = ["", "one, ms a step", "two, ms a step", "speed-up", "largest relative difference of losses"]
-        text = "\n## Two processes\n\nMOCAP's model, 16 windows a step, one thread on one core for each process.\n\n"
-        parts.append(text + table(head, rows))
-    if "ensemble" in found:
-        row = found["ensemble"]
-        parts.append(
-            f"\n## An ensemble of eight\n\nLotka–Volterra, all cores for both: {row['one']['seconds']:.2f} s for one, "
-            f"{row['eight']['seconds']:.2f} s for eight: **{row['ratio']:.1f}×** "
-            f"({row['ratio_with_compilation']:.1f}× with compilation).\n"
-        )
-    if "start" in found:
-        row = found["start"]
-        parts.append(
-            "\n## To the first step\n\nFrom the start of the process to the end of the first step, `make demo`'s model: "
-            f"{row['without_cache_s']:.1f} s without the compilation cache, {row['with_cache_s']:.1f} s with it.\n"
-        )
-    if "forecast" in found:
-        rows = [
-            [n, f"{r['path_steps_per_second'] / 1e6:.2f} M", f"{r['of_ours']:.2f}"]
-            for n, r in found["forecast"].items()
-        ]
-        parts.append(
-            "\n## Forecasts\n\n1,000 paths of 1,000 steps of Heun's scheme, drift 2-64-64-2, one thread.\n\n"
-            + table(["", "paths × steps a second", "of ours"], rows)
-        )
-    return "".join(parts)
+    parts = {
+        "rows": rows_part,
+        "stiffness": stiffness_part,
+        "processes": processes_part,
+        "ensemble": ensemble_part,
+        "start": start_part,
+        "forecast": forecast_part,
+    }
+    return "".join(part(found[name]) for name, part in parts.items() if name in found)
 
 
 def accuracy_section(found: dict[str, Any]) -> str:
