@@ -129,8 +129,8 @@ def assemble(
     rival: Rival, spec: LatentSDE, summary: DataSummary, *, stochastic: bool, encode: bool, key: PRNGKeyArray
 ) -> Solved:
     """The untrained module of a rival."""
-    model = build(spec, summary, key=key)
-    rng = generator(jax.random.fold_in(key, 1))
+    build_key, read_key, control_key = jax.random.split(key, 3)
+    model = build(spec, summary, key=build_key)
     model = eqx.tree_at(lambda m: (m.encoder, m.kernel), model, (None, None))
     if not stochastic:
         model = eqx.tree_at(lambda m: m.diffusion.level, model, Known(np.zeros(summary.latent_size)))
@@ -142,8 +142,10 @@ def assemble(
     }
     return Solved(
         model,
-        Recognition(len(summary.channels), size, hidden, key=key) if encode else None,
-        MLP((size + hidden, 32, size), spec.activation, zero_last=True, rng=rng) if stochastic else None,
+        Recognition(len(summary.channels), size, hidden, key=read_key) if encode else None,
+        MLP((size + hidden, 32, size), spec.activation, zero_last=True, rng=generator(control_key))
+        if stochastic
+        else None,
         **own,
     )
 

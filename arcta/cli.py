@@ -135,6 +135,10 @@ def _read(path: Path, configuration: Configuration, quiet: bool) -> Reading:
 def _on_disk(path: Path, spacing: float | None, times: Path | None, configuration: Configuration) -> Store:
     from .store import store
 
+    if spacing is not None and (times is not None or not spacing > 0):
+        raise ValueError(
+            f"--spacing needs a positive number, and no --times beside it; got {spacing:g}. Give one of them."
+        )
     options, usual = configuration.data, type(configuration)().data._asdict()
     unused = [k for k, v in options._asdict().items() if v != usual[k] and k not in ("channels", "time_unit")]
     if unused:
@@ -285,7 +289,7 @@ def fit(
     variable: Variable = None, value: Value = None,
     latent: Annotated[int | None, Parameter(help="The number of latent axes (default: from the data).")] = None,
     steps: Annotated[int | None, Parameter(help="Training steps.")] = None,
-    holdout: Annotated[float, Parameter(help="The last part of the time span kept from training, to score on; 0 for none.")] = 0.2,
+    holdout: Annotated[float | None, Parameter(help="The last part of the time kept to score on; default 0.2, 0: none.")] = None,
     config: Config = None, set_: Set = None, key: Key = 0,
     report: Annotated[bool, Parameter(help="Write the report after training.")] = True,
     resume: Annotated[bool, Parameter(negative="", help="Go on from the checkpoint in --out.")] = False,
@@ -305,7 +309,7 @@ def fit(
     configuration = _configuration(config, changes, set_)
     if spacing is None and times is None:
         found = _read(data, configuration, quiet)
-        source, notes = found.series, found.notes
+        source, notes, holdout = found.series, found.notes, 0.2 if holdout is None else holdout
     else:
         source, notes, holdout = (
             _on_disk(data, spacing, times, configuration),
@@ -326,7 +330,7 @@ def fit(
         "reading": {k: v for k, v in configuration.data._asdict().items() if v not in (None, ())},
     }
     fitted = train(
-        configuration.model, source, key=key, holdout=holdout, training=configuration.training, out=out, resume=resume,
+        configuration.model, source, key=key, holdout=holdout or 0.0, training=configuration.training, out=out, resume=resume,
         devices=devices, ensemble=ensemble, progress=not quiet, about=about,
     )  # fmt: skip
     if devices is not None:

@@ -4,7 +4,8 @@
     arcta.sweep({"slow": (model, training), "fast": …}, data)             variants of one shape in one program
 
 A member is trained exactly as it would be alone, but for rounding: its own start, its own random numbers, its own clipping. One
-that diverges stops the rest at the step before, so that the state which is kept is whole.
+that diverges stops the rest at the step before, so that the state which is kept is whole. (From a file that stays on disk all
+members see the windows that the first one draws.)
 
 On a GPU they are one program by `vmap`. On a CPU a batch of small matrix products is slower than the products one by one (eight
 Lotka–Volterra models by `vmap`: 10 times the time of one on one core, in a throw-away profile), so each core takes a member at a
@@ -78,8 +79,9 @@ class Members:
     """
 
     def __init__(self, trainings: Sequence[Training], devices: Sequence[Any] = ()):
-        self.trainings, self.devices, self.terms = trainings, devices[: len(trainings)], []
-        self._copies: tuple[Any, list[Any]] = (None, [])
+        self.trainings, self.terms = trainings, []
+        self.devices = list(devices or jax.devices())[: len(trainings) if devices else 1]
+        self._copies: dict[Any, Any] = {}
 
     def _varied(self, loss: Any) -> tuple[Any, Any]:
         first = self.trainings[0]
@@ -107,46 +109,45 @@ class Members:
         whole = eqx.tree_at(lambda s: s.step, arrays, jnp.asarray(steps.min(), jnp.int32))
         return eqx.combine(whole, static), jax.tree.map(jnp.mean, means), last
 
-    def _shares(self, loss: Any, training: Any, state: State, data: Any, stop: Any) -> Any:
-        """Each device through its members, all at the same time."""
-        if self._copies[0] is not data:
-            self._copies = data, [jax.device_put(data, device) for device in self.devices]
-        found = []
-        for device, copy, share in zip(
-            self.devices, self._copies[1], np.array_split(np.arange(len(state.key)), len(self.devices)), strict=True
-        ):
-            parts = (
-                member(loss, share),
-                member(training, share),
-                member(state.model, share),
-                member(state.optimiser, share),
-            )
-            arrays, static = eqx.partition((*parts, state.step, state.key[share]), eqx.is_array)
-            loss_, training_, *own = eqx.combine(jax.device_put(arrays, device), static)
-            found.append(_advance(loss_, training_, State(*own), copy, jax.device_put(stop, device)))
-        found = jax.device_put(found, self.devices[0])
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found)
+    def _on(self, device: Any, state: State, data: Any) -> tuple[State, Any]:
+        """State and data on a device; the data is sent there once."""
+        if len(self.devices) < 2:
+            return state, data
+        if self._copies.get("of") is not data:
+            self._copies = {"of": data}
+        if device not in self._copies:
+            self._copies[device] = jax.device_put(data, device)
+        arrays, static = eqx.partition(state, eqx.is_array)
+        return eqx.combine(jax.device_put(arrays, device), static), self._copies[device]
 
     def _run(self, loss: Any, training: Any, state: State, data: Any, stop: Any) -> Any:
-        if len(self.devices) > 1:
-            return self._shares(loss, training, state, data, stop)
-        if jax.default_backend() != "cpu":
-            return _advance(loss, training, state, data, stop)
+        count, cpu = len(state.key), jax.default_backend() == "cpu"
+        shares = list(range(count)) if cpu else np.array_split(np.arange(count), len(self.devices))
 
-        def one(index: int) -> Any:
-            own = State(member(state.model, index), member(state.optimiser, index), state.step, state.key[index])
-            return jax.block_until_ready(advance(member(loss, index), member(training, index), own, data, stop))
+        def one(turn: int) -> Any:
+            share, device = shares[turn], self.devices[turn % len(self.devices)]
+            own = State(member(state.model, share), member(state.optimiser, share), state.step, state.key[share])
+            own, copy = self._on(device, own, data)
+            steps_to = advance if cpu else _advance
+            return jax.block_until_ready(steps_to(member(loss, share), member(training, share), own, copy, stop))
 
         first = one(0)  # compiles, if need be, before the others ask for the same
-        rest = range(1, len(state.key))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            done = [first, *pool.map(one, rest)] if int(stop) > int(state.step) else [first] * (len(rest) + 1)
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(eqx.filter(each, eqx.is_array) for each in done))
+        rest = range(1, len(shares))
+        with ThreadPoolExecutor(max(os.cpu_count() or 1, len(self.devices))) as pool:
+            done = (
+                [first, *pool.map(one, rest)] if int(stop) > int(state.step) or not cpu else [first] * (len(rest) + 1)
+            )
+        arrays = [eqx.filter(each, eqx.is_array) for each in done]
+        join = jnp.stack if cpu else jnp.concatenate
+        return jax.tree.map(lambda *leaves: join(leaves), *jax.device_put(arrays, self.devices[0]))
 
     def histories(self, rows: Sequence[Row]) -> list[list[Row]]:
         """Each member's log rows, from those that hold the means."""
         return [
-            [{**row, **{k: float(v[i]) for k, v in terms.items()}} for row, terms in zip(rows, self.terms, strict=True)]
+            [
+                {**row, **{k: float(v[i]) for k, v in terms.items()}}
+                for row, terms in zip(rows, self.terms, strict=False)
+            ]
             for i in range(len(self.trainings))
         ]
 

@@ -67,7 +67,7 @@ def validation_pairs(train_data: list[Series], validation: Sequence[Series]) -> 
 
 
 def validator(
-    pairs: list[tuple[Series, Series]], summary: DataSummary, predict: Callable[..., Prediction] = forecast
+    pairs: list[tuple[Series, Series]], summary: DataSummary, predict: Callable[..., Prediction]
 ) -> Callable[[Any], Row]:
     """RMSE of the mean forecast over all observed entries: in units of each channel's scale, and in the data's."""
 
@@ -160,13 +160,13 @@ class _Task:
     models: list[LatentSDE]
     trainings: list[Training]
     keys: list[PRNGKeyArray]
-    data: list[Series] | Store
     whole: list[Series]
     series: list[Series]
     cuts: Mapping[str, float]
     summary: DataSummary
     held_out: list[Series]
     about: Mapping[str, Any]
+    store: Store | None = None
     group: Devices | None = None
 
     @property
@@ -230,6 +230,7 @@ def _train(
 ) -> tuple[Fit, Members | None]:
     """Train the task's models: one `Fit` of them all, and, if there are several, how each of them went."""
     training, summary, group = task.trainings[0], task.summary, task.sharing
+    # NumPy hashes a key before it draws the first weights, so they have nothing in common with the steps' random numbers.
     modules = [build(spec, summary, key=key) for spec, key in zip(task.models, task.keys, strict=True)]
     lookahead = modules[0].encoder.lookahead
     shape = {"size": summary.partition_size, "lookahead": lookahead, "margin": summary.margin}
@@ -245,8 +246,10 @@ def _train(
     if resume and task.lead:
         state, best, before = recorder.resume(state)
     recorder.begin(before)
-    if isinstance(task.data, Store):
-        drawn = _feed(task.data, task.whole, summary, shape, training, states[0].key, group)
+    if group is not None:
+        state = group.same(state)
+    if task.store is not None:
+        drawn = _feed(task.store, task.whole, summary, shape, training, task.of(state.key, 0), group)
     else:
         drawn = TrainingData(windows) if group is None else group.share(windows, training.batch_size)
     objective = _objective(training)
@@ -255,7 +258,7 @@ def _train(
     members = None if task.count == 1 else Members(task.trainings, several)
     outcome = train(
         objective,
-        state if group is None else group.same(state),
+        state,
         drawn,
         training,
         measure=(lambda model, step: measure(task.of(model, 0), step)) if task.lead else None,
@@ -275,9 +278,9 @@ def _train(
         summary=summary,
         model=task.of(chosen, 0),
         training=training,
-        context=[task.data.tail(summary.partition_size + 1 + reach)]
-        if isinstance(task.data, Store)
-        else carried(task.whole, summary, reach),
+        context=carried(task.whole, summary, reach)
+        if task.store is None
+        else [task.store.tail(summary.partition_size + 1 + reach)],
         history=history,
         stopped=outcome.stopped,
         seconds=outcome.seconds,
@@ -404,10 +407,11 @@ def fit(
                 f"validation series '{item.name}' needs the channels {list(summary.channels)}; it has others."
             )
     keys = [as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble))
+    rows = {"rows": len(data)} if isinstance(data, Store) else {}
     task = _Task(
-        models=[model] * ensemble, trainings=[training] * ensemble, keys=keys, data=data if isinstance(data, Store) else whole,
-        whole=whole, series=series, cuts=cuts, summary=summary, held_out=held_out, group=group,
-        about={"seed": key if isinstance(key, int) else None, **(about or {})},
+        models=[model] * ensemble, trainings=[training] * ensemble, keys=keys, whole=whole, series=series, cuts=cuts,
+        summary=summary, held_out=held_out, about={"seed": key if isinstance(key, int) else None, **rows, **(about or {})},
+        store=data if isinstance(data, Store) else None, group=group,
     )  # fmt: skip
     fitted, _ = _train(task, out=out, resume=resume, progress=progress)
     if out is not None and task.lead:
@@ -447,13 +451,14 @@ def sweep(
     for name, (spec, training) in variants.items():
         summaries[name] = summarise(spec, series)
         shapes = jax.tree.map(np.shape, build(spec, summaries[name], key=as_key(0)))
-        alike = (str(shapes), repr(summaries[name]), dataclasses.replace(training, **usual))
+        code = tuple(x if isinstance(x, str | None) else id(x) for x in (spec.drift, spec.decoder, spec.encoder))
+        alike = (str(shapes), code, repr(summaries[name]), dataclasses.replace(training, **usual))
         programs.setdefault(alike, []).append(name)
     found: dict[str, Fit] = {}
     for names in programs.values():
         models, trainings = (list(column) for column in zip(*(variants[name] for name in names), strict=True))
         task = _Task(
-            models=models, trainings=trainings, keys=[as_key(key)] * len(names), data=series, whole=whole, series=series,
+            models=models, trainings=trainings, keys=[as_key(key)] * len(names), whole=whole, series=series,
             cuts=cuts, summary=summaries[names[0]], held_out=[], about={"sweep": names},
         )  # fmt: skip
         together, members = _train(task, progress=progress)

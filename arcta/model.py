@@ -140,13 +140,14 @@ class LatentSDE:
     - `latent_size`: d; by default as many axes as rise above the noise, twice as many where the data is smooth and its
       levels do not say where it moves, at most 8 (`survey.latent_order`).
     - `decoder`: `"linear"`, `"mlp"`, `"conv"` (frames), `"identity"` (dynamics in the data's own coordinates) or a module of
-      yours.
+      yours, which sees one state.
     - `likelihood`: `"auto"` (counts are Poisson, zeros and ones Bernoulli, all else Gaussian), `"gaussian"`, `"student-t"`,
       `"bernoulli"`, `"poisson"`, or a mapping from channel names to these (channels left out are Gaussian).
     - `noise`: `"posterior"` (log-normal, the default), `"learned"` (a point estimate), or the known standard deviation
       in the data's units.
     - `encoder`: `"local"` (lines through the observations around, from both sides; the default), `"window"` (an observation
-      and the `lookahead` ones after it, as in the paper; the default for frames) or a module of yours.
+      and the `lookahead` ones after it, as in the paper; the default for frames) or a module of yours, which sees one
+      node (values and mask of it and the ones after it, the steps between them) and has an attribute `lookahead`.
     - `drift`: `"neural"` (a linear part and a network, uncertain weights), `"plain"` (a network, as in the paper), a function
       `f(t, z, p, u)` in your own units with the `parameters` it names, or a module of yours. `time_dependent`: whether a
       network sees the time.

@@ -55,8 +55,8 @@ class Linear(eqx.Module):
     bias: Float[Array, " out_size"]
 
     def __init__(self, in_size: int, out_size: int, *, zero: bool = False, rng: np.random.Generator):
-        weight, bias = uniform(rng, (out_size, in_size), in_size), uniform(rng, (out_size,), in_size)
-        self.weight, self.bias = (array(0 * np.asarray(x)) for x in (weight, bias)) if zero else (weight, bias)
+        shapes = ((out_size, in_size), (out_size,))
+        self.weight, self.bias = (array(np.zeros(s)) if zero else uniform(rng, s, in_size) for s in shapes)
 
     def __call__(self, x: Float[Array, "in_size ..."]) -> Float[Array, "out_size ..."]:
         return _mix(self.weight, x) + _along(self.bias, x)

@@ -443,7 +443,7 @@ def report(fit: Fit, folder: str | Path, *, horizon: float | None = None, num_or
         "optimisation": f"{fit.seconds:.0f} s",
     }
     source = fit.about.get("source") or ", ".join(item.name for item in fit.context[:3])
-    rows = sum(len(item) for item in fit.context)
+    rows = fit.about.get("rows") or sum(len(item) for item in fit.context)
     return write_report(
         folder,
         fit,

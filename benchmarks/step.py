@@ -11,7 +11,8 @@ A step is loss, gradient, clipping and Adam; ours has the masks and the choice o
 - torch eager, torch compile: the same step, term by term (rival_torch.py; the optimiser is eager in both).
 - torchsde: a latent SDE on the same window and networks, one path, an Euler step for each observation, stochastic adjoint.
 - diffrax: the same by Heun's scheme in JAX (`arcta.baselines.SolvedSDE`), stochastic adjoint and backpropagation.
-- memory: the most that steps take beyond imports, after compilation, in a process for each contestant.
+- memory: the most that is resident beyond the imports while steps run: model, data, program and what compiling it left behind;
+  a process for each contestant.
 - floor: the step's matrix products, Cholesky factor and triangular solves, forward and backward, and nothing else.
 """
 
@@ -296,7 +297,7 @@ def resident(field: str) -> float:
 
 
 def memory(title: str, name: str) -> None:
-    """Print the most memory that steps take beyond what the imports do; compilation is over by then."""
+    """Print the most memory beyond the imports' while steps run; compilation is over by then, but may have left some behind."""
     make = cases()[title][name]
     before = resident("VmRSS")
     run = make()
@@ -325,13 +326,16 @@ def main() -> None:
     if options.memory:
         memory(*options.memory)
         return
-    before = json.loads(options.out.read_text())["steps"] if options.out and options.out.exists() else {}
     result: dict[str, Any] = {
         "settings": {"repeats": options.repeats, "threads": 1, "cores": 1, "seed": 0},
         "machine": machine(),
         "versions": {"jax": jax.__version__, "torch": torch.__version__},
-        "steps": before,
+        "steps": {},
     }
+    if options.out is not None and options.out.exists():
+        stored = json.loads(options.out.read_text())
+        if all(stored[name] == result[name] for name in ("settings", "machine", "versions")):
+            result["steps"] = stored["steps"]
     for title, contestants in cases().items():
         if not any(word in title for word in options.only):
             continue

@@ -216,6 +216,8 @@ BAD = {
     "other channels": (["smooth", "{run}", "--data", "{tmp}/other.csv"], "other.csv has no column 'level'"),
     "bad out": (["smooth", "{run}", "--out", "{tmp}/x.docx"], "--out knows"),
     "on disk, and a column": (["fit", "{csv}", "--spacing", "1", "--time", "t"], "stays on disk .* leave --time out"),
+    "on disk, and held out": (["fit", "{csv}", "--spacing", "1", "--holdout", "0.2"], "npy|held|holdout"),
+    "on disk, two clocks": (["fit", "{csv}", "--spacing", "1", "--times", "{csv}"], "no --times beside it"),
     "on disk, not an array": (["fit", "{csv}", "--spacing", "1"], "npy"),
     "no study": (["study", "nothing"], "no study 'nothing'"),
     "no seeds": (["study", "lorenz", "--seeds", "0"], "--seeds must be at least 1"),
@@ -227,23 +229,15 @@ def test_a_file_that_stays_on_disk(tmp_path, capsys):
     np.save(tmp_path / "long.npy", np.sin(times)[:, None] + 0.05 * np.random.default_rng(0).standard_normal((600, 2)))
     np.save(tmp_path / "times.npy", times)
     for option in (("--spacing", "0.5"), ("--times", str(tmp_path / "times.npy"))):
-        words = (
-            "--steps",
-            "5",
-            "--time-unit",
-            "s",
-            "--channels",
-            "a",
-            "b",
-            "--no-report",
-            "--out",
-            str(tmp_path / "run"),
-        )
+        words = f"--steps 5 --time-unit s --channels a b --out {tmp_path / 'run'}".split()
         assert run("fit", str(tmp_path / "long.npy"), *option, *words, "--json") == 0
+        assert "with 600 rows and 2 channels" in (tmp_path / "run" / "report.html").read_text()
         assert json.loads(capsys.readouterr().out)["stopped"] == "finished"
         loaded = arcta.load(tmp_path / "run")
         assert loaded.summary.channels == ("a", "b")
         assert loaded.context[0].times[-1] == times[-1]
+    assert run("fit", str(tmp_path / "long.npy"), *option, *words, "--holdout", "0.2") == 2
+    assert "leave holdout= and join_penalty out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -105,6 +105,8 @@ def test_a_sweep_gives_each_variant_the_model_it_would_have_alone(data):
         "weighted": (dataclasses.replace(MODEL, lengthscale=20.0), dataclasses.replace(TRAINING, kl_weight=0.1)),
         "again": (MODEL, TRAINING),
         "wide": (dataclasses.replace(MODEL, drift_sizes=(16,)), TRAINING),
+        "circle": (dataclasses.replace(MODEL, drift=lambda t, z, p, u: [z[1], -z[0]]), TRAINING),
+        "back": (dataclasses.replace(MODEL, drift=lambda t, z, p, u: [-z[1], z[0]]), TRAINING),
     }
     fits = arcta.sweep(variants, data[0], progress=False)
     assert list(fits) == list(variants)

@@ -20,7 +20,7 @@ import arcta
 from arcta.kernel import DeepKernel, interpolate, solve_spd
 from arcta.likelihood import Bernoulli, ByChannel, Gaussian, Poisson, StudentT
 from arcta.metrics import crps
-from arcta.nn import Double, Halve
+from arcta.nn import Double, GroupNorm, Halve
 from arcta.quadrature import stratified
 from arcta.scaling import Scaling, noise_level
 
@@ -238,6 +238,10 @@ def test_convolutions_as_matrix_products():
     rng = np.random.default_rng(0)
     halve, double = Halve(3, 5, rng=rng), Double(3, 5, rng=rng)
     x = jax.random.normal(jax.random.key(0), (3, 8, 12))
+    several = jax.random.normal(jax.random.key(1), (8, 6, 4, 5))
+    for layer in (Halve(8, 4, rng=rng), Double(8, 4, rng=rng), GroupNorm(2, 8)):
+        np.testing.assert_allclose(layer(several), jax.vmap(layer, -1, -1)(several), atol=1e-5)
+    np.testing.assert_allclose(GroupNorm(2, 8)(several[..., 0]), eqx.nn.GroupNorm(2, 8)(several[..., 0]), atol=1e-5)
     kernel = halve.weight.reshape(5, 4, 4, 3).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(
         halve(x), jax.lax.conv_general_dilated(x[None], kernel, (2, 2), ((1, 1), (1, 1)))[0], atol=1e-5

@@ -70,7 +70,7 @@ def test_training_from_disk_resumes_and_forecasts(tmp_path):
     assert fit.history[-1]["loss"] < fit.history[0]["loss"]
     with pytest.raises(KeyboardInterrupt):
         _interrupted(spec, stored, training, tmp_path / "cut")
-    resumed = arcta.fit(spec, stored, training=training, progress=False, out=tmp_path / "cut", resume=True)
+    resumed = arcta.fit(spec, stored, training=training, progress=False, out=tmp_path / "cut", resume=True, key=5)
     for a, b in zip(jax.tree.leaves(resumed.model), jax.tree.leaves(fit.model), strict=True):
         np.testing.assert_array_equal(a, b)
     ahead = arcta.load(tmp_path / "whole").forecast(series.times[-1] + np.arange(1, 4), num_samples=4)
