@@ -311,11 +311,7 @@ def fit(
         found = _read(data, configuration, quiet)
         source, notes, holdout = found.series, found.notes, 0.2 if holdout is None else holdout
     else:
-        source, notes, holdout = (
-            _on_disk(data, spacing, times, configuration),
-            ["stays on disk; nothing is held out"],
-            0.0,
-        )
+        source, notes = _on_disk(data, spacing, times, configuration), ["stays on disk; nothing is held out"]
         _say(repr(source), quiet)
     _say("arcta: choosing a model from the data", quiet)
     compilation_cache()
