@@ -139,7 +139,9 @@ class Members:
             )
         arrays = [eqx.filter(each, eqx.is_array) for each in done]
         join = jnp.stack if cpu else jnp.concatenate
-        return jax.tree.map(lambda *leaves: join(leaves), *jax.device_put(arrays, self.devices[0]))
+        if len(self.devices) > 1:
+            arrays = jax.device_put(arrays, self.devices[0])
+        return jax.tree.map(lambda *leaves: join(leaves), *arrays)
 
     def histories(self, rows: Sequence[Row]) -> list[list[Row]]:
         """Each member's log rows, from those that hold the means."""
