@@ -228,7 +228,7 @@ def test_a_file_that_stays_on_disk(tmp_path, capsys):
     times = 0.5 * np.arange(600)
     np.save(tmp_path / "long.npy", np.sin(times)[:, None] + 0.05 * np.random.default_rng(0).standard_normal((600, 2)))
     np.save(tmp_path / "times.npy", times)
-    for option in (("--spacing", "0.5"), ("--times", str(tmp_path / "times.npy"))):
+    for option in (("--spacing", "0.5"), ("--times", str(tmp_path / "times.npy"), "--no-report")):
         words = f"--steps 5 --time-unit s --channels a b --out {tmp_path / 'run'}".split()
         assert run("fit", str(tmp_path / "long.npy"), *option, *words, "--json") == 0
         assert "with 600 rows and 2 channels" in (tmp_path / "run" / "report.html").read_text()

@@ -105,8 +105,6 @@ def test_a_sweep_gives_each_variant_the_model_it_would_have_alone(data):
         "weighted": (dataclasses.replace(MODEL, lengthscale=20.0), dataclasses.replace(TRAINING, kl_weight=0.1)),
         "again": (MODEL, TRAINING),
         "wide": (dataclasses.replace(MODEL, drift_sizes=(16,)), TRAINING),
-        "circle": (dataclasses.replace(MODEL, drift=lambda t, z, p, u: [z[1], -z[0]]), TRAINING),
-        "back": (dataclasses.replace(MODEL, drift=lambda t, z, p, u: [-z[1], z[0]]), TRAINING),
     }
     fits = arcta.sweep(variants, data[0], progress=False)
     assert list(fits) == list(variants)
@@ -117,6 +115,12 @@ def test_a_sweep_gives_each_variant_the_model_it_would_have_alone(data):
         assert fits[name].training == training
     twins = arcta.sweep({"one": (MODEL, TRAINING), "other": (MODEL, TRAINING)}, data[0], progress=False)
     assert [len(fit.members) for fit in twins.values()] == [1, 1]
+    drifts = {"forth": lambda t, z, p, u: [z[1], -z[0]], "back": lambda t, z, p, u: [-z[1], z[0]]}
+    few = dataclasses.replace(TRAINING, steps=2)
+    turning = {name: (dataclasses.replace(MODEL, drift=drift), few) for name, drift in drifts.items()}
+    forth, back = arcta.sweep(turning, data[0], progress=False).values()
+    assert forth.model.drift.function is drifts["forth"]
+    assert back.model.drift.function is drifts["back"]
     with pytest.raises(ValueError, match="does not know ensemble"):
         arcta.fit(arcta.baselines.NeuralODE(), data[0], ensemble=2)
     with pytest.raises(ValueError, match="at least one"):
