@@ -80,7 +80,7 @@ class Members:
 
     def __init__(self, trainings: Sequence[Training], devices: Sequence[Any] = ()):
         self.trainings, self.terms = trainings, []
-        self.devices = list(devices or jax.devices())[: len(trainings) if devices else 1]
+        self.devices = list(devices[: len(trainings)]) or jax.devices()[:1]
         self._copies: dict[Any, Any] = {}
 
     def _varied(self, loss: Any) -> tuple[Any, Any]:
@@ -132,11 +132,11 @@ class Members:
             return jax.block_until_ready(steps_to(member(loss, share), member(training, share), own, copy, stop))
 
         first = one(0)  # compiles, if need be, before the others ask for the same
-        rest = range(1, len(shares))
-        with ThreadPoolExecutor(max(os.cpu_count() or 1, len(self.devices))) as pool:
-            done = (
-                [first, *pool.map(one, rest)] if int(stop) > int(state.step) or not cpu else [first] * (len(rest) + 1)
-            )
+        if cpu and int(stop) == int(state.step):
+            done = [first] * count  # no step was asked for: all that matters is that the program is there
+        else:
+            with ThreadPoolExecutor(max(os.cpu_count() or 1, len(self.devices))) as pool:
+                done = [first, *pool.map(one, range(1, len(shares)))]
         arrays = [eqx.filter(each, eqx.is_array) for each in done]
         join = jnp.stack if cpu else jnp.concatenate
         if len(self.devices) > 1:
