@@ -9,11 +9,13 @@ Only m, ℓ = log s and their rates at single times enter, so all R·S values of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .model import Draw, Model
@@ -60,34 +62,31 @@ def _path_kl(
     window: Window,
     posterior: Posterior,
     draws: Draw,
-    num_times: int,
-    draw_times: Callable[..., Array],
-    time_key: PRNGKeyArray,
-    noise_key: PRNGKeyArray,
+    times: Float[Array, "draws times"],
+    noise: Float[Array, "draws times latent"],
 ) -> Array:
     """½ ∫ E ‖r‖²_{q⁻¹} dt by nested Monte Carlo: R draws of θ, S stratified times for each, a fresh ε at each time."""
-    num_draws = len(draws.diffusion)
     start, end = jnp.asarray(window.start), jnp.asarray(window.end)
-    times = end * draw_times(num_draws, num_times, key=time_key)
-    noise = jax.random.normal(noise_key, (*times.shape, draws.diffusion.shape[-1]))
 
     def rate(draw: Draw, t: Array, epsilon: Array) -> Array:
         u = interpolate_inputs(t, jnp.asarray(window.input_times), jnp.asarray(window.inputs))
         r, q = residual(model, posterior(t), start + t, u, epsilon, draw)
         return jnp.sum(r**2 / q)
 
-    rates = jax.vmap(jax.vmap(rate, in_axes=(None, 0, 0)))(draws, times, noise)
+    rates = jax.vmap(jax.vmap(rate, in_axes=(None, 0, 0)))(draws, end * times, noise)
     return 0.5 * end * jnp.mean(rates)
 
 
-def _log_likelihood(model: Model, window: Window, posterior: Posterior, draws: Draw, key: PRNGKeyArray) -> Array:
+def _log_likelihood(
+    model: Model, window: Window, posterior: Posterior, draws: Draw, noise: Float[Array, "latent draws nodes"]
+) -> Array:
     """Σ over scored rows and observed channels of log p(x | z), averaged over the draws. Examples run along the last axis."""
     mean, log_variance = (at_nodes.T[:, None] for at_nodes in posterior.at_nodes())
     latent, _, count = mean.shape
     scored = jnp.asarray(window.scored[:count])
     values, mask = jnp.asarray(window.values[:count]).T, (jnp.asarray(window.mask[:count]) & scored[:, None]).T
     num_draws = len(draws.diffusion)
-    states = mean + jnp.exp(0.5 * log_variance) * jax.random.normal(key, (latent, num_draws, count))
+    states = mean + jnp.exp(0.5 * log_variance) * noise
     if draws.decoder is None:
         outputs = columns(model.decoder, states.reshape(latent, -1))
     else:
@@ -95,6 +94,13 @@ def _log_likelihood(model: Model, window: Window, posterior: Posterior, draws: D
         outputs = jax.vmap(along, in_axes=(1, 0), out_axes=1)(states, draws.decoder)
     totals = jax.vmap(model.likelihood.total, in_axes=(None, None, 1, 0))
     return jnp.sum(totals(values, mask, outputs.reshape(-1, num_draws, count), draws.likelihood)) / num_draws
+
+
+def _normal(shapes: Sequence[tuple[int, ...]], *, key: PRNGKeyArray) -> list[Array]:
+    """Arrays of independent normals by one call of the generator."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    parts = jnp.split(jax.random.normal(key, (int(ends[-1]),)), ends[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def elbo(
@@ -124,19 +130,24 @@ def elbo(
     of a series. `parameter_kl` is that of the whole model: count it once however many windows are summed.
     """
     # One split for everything: in a profile on a CPU each call of the generator took about 0.1 ms.
-    keys = jax.random.split(key, 4 + num_draws)
-    encode_key, time_key, path_key, likelihood_key = keys[:4]
+    keys = jax.random.split(key, 3 + num_draws)
+    encode_key, time_key, noise_key = keys[:3]
     if posterior is None:
         posterior = model.posterior(window, key=encode_key)
-    draws = jax.vmap(lambda k: model.draw(key=k))(keys[4:])
+    draws = jax.vmap(lambda k: model.draw(key=k))(keys[3:])
     decoded = jax.tree.map(lambda leaf: leaf[:num_decoded], draws)
     mean, log_variance = posterior.at_nodes()
+    nodes, latent = mean.shape
+    shapes = (num_draws, num_times, latent), (latent, len(decoded.diffusion), nodes)
+    path_noise, state_noise = _normal(shapes, key=noise_key)
     initial_kl = gaussian_kl(
         mean[window.margin], log_variance[window.margin], model.initial.mean, model.initial.log_variance
     )
     return ELBO(
-        log_likelihood=_log_likelihood(model, window, posterior, decoded, likelihood_key),
-        path_kl=_path_kl(model, window, posterior, draws, num_times, draw_times, time_key, path_key),
+        log_likelihood=_log_likelihood(model, window, posterior, decoded, state_noise),
+        path_kl=_path_kl(
+            model, window, posterior, draws, draw_times(num_draws, num_times, key=time_key), path_noise
+        ),
         initial_kl=jnp.where(window.first, initial_kl, 0),
         parameter_kl=model.parameter_kl(),
     )

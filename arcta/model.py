@@ -129,6 +129,7 @@ class DataSummary(NamedTuple):
     slope_axes: int
     noise: tuple[float, ...]
     means: tuple[float, ...]
+    whole_rows: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,6 +307,7 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
         slope_axes=slopes,
         noise=tuple(np.clip(noise, 1e-3, 1.0).tolist()),
         means=tuple((sum(item.values.sum(axis=0) for item in series) / seen).tolist()),
+        whole_rows=all(bool(np.all(item.mask.all(axis=1) == item.mask.any(axis=1))) for item in series),
     )
 
 
@@ -411,6 +413,7 @@ def build(spec: LatentSDE, summary: DataSummary, *, key: PRNGKeyArray) -> Model:
             residual=spec.decoder == "identity",
             start_variance=start_variance,
             typical_step=summary.typical_step,
+            whole_rows=summary.whole_rows,
             rng=encoder,
         )
     else:

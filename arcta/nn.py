@@ -21,10 +21,23 @@ from jaxtyping import Array, Bool, Float
 
 from .host import array, uniform
 
+@jax.custom_jvp
+def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """tanh whose derivative also reads x, if only to see where float32 has reached ±1. So x stays in memory: where tanh is written over
+    it, XLA's light compilation (`compiled`) does not vectorise (30 × 299 numbers in 31 µs instead of 6)."""
+    return jnp.tanh(x)
+
+
+@tanh.defjvp
+def _tanh_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    y = tanh(*primals)
+    return y, tangents[0] * jnp.where(jnp.abs(primals[0]) < 20, 1 - y * y, 0)
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "relu": jax.nn.relu,
-    "tanh": jnp.tanh,
+    "tanh": tanh,
     "softplus": jax.nn.softplus,
     "gelu": jax.nn.gelu,
 }
@@ -263,8 +276,9 @@ class WindowEncoder(eqx.Module):
     """Each observation and its K successors → [mean, log-variance] of the latent state there.
 
     The network sees values × mask, the mask and the time steps between the observations; what is missing (a channel, or
-    the successors at the end of a series) is masked, so every observation can be encoded. With `residual` the
-    observation itself is added to the mean, for learning in the data's own coordinates.
+    the successors at the end of a series) is masked, so every observation can be encoded. Where no row of the data lacks
+    single channels (`whole_rows`), one flag a row is mask enough. With `residual` the observation itself is added to the
+    mean, for learning in the data's own coordinates.
     """
 
     net: MLP | ConvNet
@@ -274,6 +288,7 @@ class WindowEncoder(eqx.Module):
     latent_size: int = eqx.field(static=True)
     residual: bool = eqx.field(static=True)
     typical_step: float = eqx.field(static=True)
+    whole_rows: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -287,10 +302,12 @@ class WindowEncoder(eqx.Module):
         residual: bool = False,
         start_variance: float = 1e-2,
         typical_step: float = 1.0,
+        whole_rows: bool = False,
         rng: np.random.Generator,
     ):
+        self.whole_rows = whole_rows and frame_shape is None
         if frame_shape is None:
-            in_size = (lookahead + 1) * 2 * num_channels + lookahead
+            in_size = (lookahead + 1) * (num_channels + (1 if self.whole_rows else num_channels)) + lookahead
             sizes = (in_size, *hidden_sizes, 2 * latent_size)
             self.net = MLP(sizes, activation, zero_last=residual, rng=rng)
         else:
@@ -315,19 +332,20 @@ class WindowEncoder(eqx.Module):
     def __call__(
         self,
         values: Float[Array, "nodes neighbours channels"],
-        mask: Bool[Array, "nodes neighbours channels"],
+        mask: Bool[Array, "nodes neighbours flags"],
         steps: Float[Array, "nodes lookahead"],
     ) -> Float[Array, "nodes two_latent"]:
-        values, nodes = jnp.where(mask, values, 0), len(values)
         if self.frame_shape is None:  # row by row, as the data lies; the first layer's product takes it from there
-            flat = [values.reshape(nodes, -1), mask.astype(values.dtype).reshape(nodes, -1), steps / self.typical_step]
-            seen = jnp.concatenate(flat, axis=1).T
+            # Neighbour by neighbour: masked as one array it takes 0.1 ms more of a MOCAP step of 1.8 ms (one core).
+            seen = [jnp.where(mask[:, k], values[:, k], 0) for k in range(self.lookahead + 1)]
+            flags = mask.astype(values.dtype).reshape(len(mask), -1)
+            seen = jnp.concatenate([*seen, flags, steps / self.typical_step], axis=1).T
         else:
-            seen = self._frames(values, mask, self.frame_shape)
+            seen = self._frames(jnp.where(mask, values, 0), mask, self.frame_shape)
         h = self.net(seen)
         mean, log_variance = h[: self.latent_size], h[self.latent_size :] + self.log_variance
         if self.residual:
-            mean = mean + values[:, 0].T
+            mean = mean + jnp.where(mask[:, 0], values[:, 0], 0).T
         return jnp.concatenate([mean, log_variance]).T
 
 

@@ -102,11 +102,10 @@ class Posterior(eqx.Module):
 
 
 def _visible(mask: Array, dropout: float, key: PRNGKeyArray) -> Array:
-    """Hide the look-ahead of some nodes from a random neighbour on, as the end of a series hides it."""
+    """Hide the look-ahead of a fraction `dropout` of the nodes from a random neighbour on, as the end of a series hides it."""
     nodes, neighbours, _ = mask.shape
-    uniform = jax.random.uniform(key, (nodes, 1))
-    cut = 1 + jnp.floor(uniform / dropout * (neighbours - 1))  # 1 … K where uniform < dropout
-    return mask & (jnp.arange(neighbours) < jnp.where(uniform < dropout, cut, neighbours))[..., None]
+    hidden = np.linspace(0, dropout, neighbours) * 2.0**32  # out of 2³²; the node itself never
+    return mask & (jax.random.bits(key, (nodes, 1), jnp.uint32) >= hidden.astype(np.uint32))[..., None]
 
 
 def _shortened(window: Window, dropout: float, key: PRNGKeyArray | None) -> tuple[Array, Array]:
@@ -134,7 +133,10 @@ def encode(
     def neighbours(rows: Array) -> Array:
         return jnp.stack([rows[k : k + count] for k in range(ahead + 1)], axis=1)
 
-    times, values, mask = (neighbours(jnp.asarray(x)) for x in (window.times, window.values, window.mask))
+    rows = jnp.asarray(window.mask)
+    if isinstance(encoder, WindowEncoder) and encoder.whole_rows:
+        rows = jnp.any(rows, axis=1, keepdims=True)
+    times, values, mask = (neighbours(jnp.asarray(x)) for x in (window.times, window.values, rows))
     if key is not None and ahead > 0 and dropout > 0:
         mask = _visible(mask, dropout, key)
     present = jnp.any(mask[:, 1:], axis=-1)

@@ -202,8 +202,7 @@ def take_steps(
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
         new = (flat + updates, new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
-        kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (flat, moments, step, sums))
-        return (*kept, terms, finite)
+        return (*jax.lax.cond(finite, lambda: new, lambda: (flat, moments, step, sums)), terms, finite)
 
     (total, terms), _ = jax.eval_shape(slope_of, flat, state.step)
     terms = {**terms, "loss": total, "gradient_norm": total}

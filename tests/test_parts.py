@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arcta
-from arcta.kernel import DeepKernel, interpolate, solve_spd
+from arcta.kernel import DeepKernel, interpolate, solve_kernel
 from arcta.likelihood import Bernoulli, ByChannel, Gaussian, Poisson, StudentT
 from arcta.metrics import crps
 from arcta.nn import Double, GroupNorm, Halve
@@ -175,27 +175,39 @@ def test_constants_stay_constant_in_short_long_and_gappy_windows(n):
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_spd_solve_and_its_derivatives_against_the_inverse(double):
+@pytest.mark.parametrize("rough", [False, True])
+def test_kernel_solve_and_its_derivatives_against_the_inverse(double, rough):
+    def plain(scaled, share, noise, right):
+        gaps = [u[None, :] - u[:, None] for u in scaled]
+        k = jnp.exp(-0.5 * gaps[0] ** 2)
+        k = k if share is None else (1 - share) * k + share * jnp.exp(-jnp.abs(gaps[1]))
+        return jnp.linalg.inv(k + noise * jnp.eye(len(right))) @ right
+
     with jax.enable_x64(True) if double else contextlib.nullcontext():
-        a = jax.random.normal(jax.random.key(0), (3, 20, 20))
-        spd = a @ jnp.swapaxes(a, 1, 2) / 20 + jnp.eye(20)
-        right = jax.random.normal(jax.random.key(1), (3, 20, 4))
-        ours = jax.grad(lambda m, b: jnp.sum(jnp.sin(jax.vmap(solve_spd)(m, b))), argnums=(0, 1))(spd, right)
-        truth = jax.grad(lambda m, b: jnp.sum(jnp.sin(jnp.linalg.inv(m) @ b)), argnums=(0, 1))(spd, right)
-        symmetric = (truth[0] + jnp.swapaxes(truth[0], 1, 2)) / 2  # the matrix is symmetric, and so is the slope
-        for x, y in zip(ours, (symmetric, truth[1]), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-9 if double else 1e-3, atol=1e-10 if double else 1e-4)
+        points = jnp.sort(jax.random.uniform(jax.random.key(0), (2, 3, 20)) * 20, axis=-1)
+        scaled = (points[0], points[1]) if rough else (points[0],)
+        share = jnp.array([0.2, 0.5, 0.7]) if rough else None
+        noise, right = jnp.array([0.3, 0.1, 0.5]), jax.random.normal(jax.random.key(1), (3, 20, 4))
+        argnums = (0, 1, 2, 3) if rough else (0, 2, 3)
+
+        def loss(solve):
+            return lambda *of: jnp.sum(jnp.sin(jax.vmap(solve)(*of)))
+
+        ours, truth = (jax.grad(loss(solve), argnums)(scaled, share, noise, right) for solve in (solve_kernel, plain))
+        for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(truth), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-8 if double else 2e-3, atol=1e-9 if double else 2e-3)
 
 
 def test_solves_side_by_side_do_not_wait_for_each_other():
     """Batched LAPACK calls at once hang jaxlib 0.10 on two cores; ours must not. In a process that can be ended."""
     code = """
 import jax, jax.numpy as jnp
-from arcta.kernel import solve_spd
-eye = jnp.broadcast_to(2 * jnp.eye(65), (8, 65, 65))
-f = jax.jit(lambda *ms: sum(jnp.sum(jax.vmap(solve_spd)(m, m[..., :3])) for m in ms))
+from arcta.kernel import solve_kernel
+points = jnp.broadcast_to(jnp.arange(65.0), (8, 65))
+solve = jax.vmap(lambda u: solve_kernel((u,), None, jnp.array(0.1), jnp.ones((65, 3))))
+f = jax.jit(lambda *each: sum(jnp.sum(solve(u)) for u in each))
 for i in range(50):
-    f(*(eye + i * j for j in range(4))).block_until_ready()
+    f(*(points * (1 + i * j) for j in range(4))).block_until_ready()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=180)
 
