@@ -145,9 +145,7 @@ def elbo(
     )
     return ELBO(
         log_likelihood=_log_likelihood(model, window, posterior, decoded, state_noise),
-        path_kl=_path_kl(
-            model, window, posterior, draws, draw_times(num_draws, num_times, key=time_key), path_noise
-        ),
+        path_kl=_path_kl(model, window, posterior, draws, draw_times(num_draws, num_times, key=time_key), path_noise),
         initial_kl=jnp.where(window.first, initial_kl, 0),
         parameter_kl=model.parameter_kl(),
     )

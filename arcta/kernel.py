@@ -58,7 +58,10 @@ def _gaps(points: Float[Array, " n"]) -> Float[Array, "n n"]:
 
 @jax.custom_vjp
 def solve_kernel(
-    scaled: tuple[Float[Array, " n"], ...], share: Float[Array, ""] | None, noise: Float[Array, ""], right: Float[Array, "n k"]
+    scaled: tuple[Float[Array, " n"], ...],
+    share: Float[Array, ""] | None,
+    noise: Float[Array, ""],
+    right: Float[Array, "n k"],
 ) -> Float[Array, "n k"]:
     """A⁻¹ right for A = k(T, T) + noise I, given u = φ(T)/ℓ, and φ(T)/ℓ' and the rough part's share if there is one.
 

@@ -16,7 +16,7 @@ import arcta
 from arcta.elbo import residual
 from arcta.model import Draw, build, summarise
 from arcta.nn import MLP
-from arcta.objective import Objective, TrainingData, at, observed_entries
+from arcta.objective import Objective, TrainingData, at, observed_entries, summed
 from arcta.posterior import gaussian_kl
 from arcta.windows import windows_of
 
@@ -193,3 +193,26 @@ def test_gradient_is_unbiased_over_the_weights_of_drift_and_decoder():
         return dense_loss(m, windows, draws, mass, order=10)
 
     check(model, windows, truth, num_keys=4000, batch_size=1)
+
+
+def test_sums_over_items_and_their_derivative_are_those_of_all_at_once():
+    model = {"a": jnp.array([0.3, -0.7]), "b": jnp.array(1.5), "name": "held"}
+    items = (jax.random.normal(jax.random.key(0), (5, 2)), jnp.arange(5), jax.random.split(jax.random.key(1), 5))
+
+    def function(model, item):
+        x, i, key = item
+        value = jnp.sum(jnp.sin(model["a"] * x)) * model["b"] ** i + jax.random.normal(key)
+        return value, {"square": value**2}
+
+    def plain(parts):
+        values, reported = jax.vmap(lambda item: function({**model, **parts}, item))(items)
+        return 3 * jnp.sum(values) ** 2, jax.tree.map(jnp.sum, reported)
+
+    def ours(parts):
+        value, reported = summed(function, {**model, **parts}, items)
+        return 3 * value**2, reported
+
+    parts = {name: model[name] for name in ("a", "b")}
+    for of in (lambda f: f(parts), lambda f: jax.jit(jax.value_and_grad(f, has_aux=True))(parts)):
+        for x, y in zip(jax.tree.leaves(of(ours)), jax.tree.leaves(of(plain)), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5)

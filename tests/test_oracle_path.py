@@ -16,7 +16,7 @@ from arcta.kernel import DeepKernel
 from arcta.model import build, summarise
 from arcta.nn import LocalEncoder, local_lines
 from arcta.objective import at, joins
-from arcta.posterior import Bridge, encode, rotation
+from arcta.posterior import Bridge, _visible, encode, rotation
 from arcta.sde import ParametricDrift
 from arcta.start import in_modes, warm_start
 from arcta.windows import windows_of
@@ -215,6 +215,44 @@ def test_lookahead_dropout_hides_successors_only_in_training():
     masked = encode(model.encoder, window, dropout=0.5, key=jax.random.key(0))
     changed = np.any(np.asarray(masked != plain), axis=1)
     assert 0 < changed.sum() < len(changed)
+
+
+def test_lookahead_dropout_cuts_at_every_neighbour_alike():
+    """Of 20,000 nodes the third successor is hidden from a fraction `dropout`, the second from 2/3 of it, the first from 1/3."""
+    mask = jnp.ones((20_000, 4, 1), bool)
+    hidden = 1 - np.asarray(_visible(mask, 0.3, jax.random.key(0)))[..., 0].mean(axis=0)
+    wanted = np.array([0.0, 0.1, 0.2, 0.3])
+    assert hidden[0] == 0
+    assert np.all(np.abs(hidden - wanted)[1:] < 4 * np.sqrt(wanted * (1 - wanted) / 20_000)[1:])
+
+
+def test_one_flag_for_a_whole_row_encodes_as_a_flag_for_each_channel_does():
+    """With weights that are the sums of those of the channels' flags; and a model that was built for whole rows takes others."""
+    rng = np.random.default_rng(0)
+    times, values = 0.1 * np.arange(30), rng.standard_normal((30, 3))
+    values[[4, 5, 20]] = np.nan
+    spec = dataclasses.replace(SPEC, latent_size=3)
+    series = arcta.Series(times, values)
+    summary = summarise(spec, series)
+    assert summary.whole_rows
+    lean = build(spec, summary, key=jax.random.key(0)).encoder
+    full = build(spec, summary._replace(whole_rows=False), key=jax.random.key(0)).encoder
+    alive = jnp.asarray(rng.standard_normal(full.net.layers[0].weight.shape), jnp.float32)
+    seen, flags, steps = jnp.split(alive, [9, 18], axis=1)
+    for_rows = jnp.concatenate([seen, flags.reshape(-1, 3, 3).sum(axis=2), steps], axis=1)
+    assert for_rows.shape == lean.net.layers[0].weight.shape
+    last = jnp.asarray(rng.standard_normal(full.net.layers[-1].weight.shape), jnp.float32)
+    place = lambda e: (e.net.layers[0].weight, e.net.layers[0].bias, e.net.layers[-1].weight)  # noqa: E731
+    bias = jnp.asarray(rng.standard_normal(len(alive)), jnp.float32)
+    lean, full = eqx.tree_at(place, lean, (for_rows, bias, last)), eqx.tree_at(place, full, (alive, bias, last))
+    shape = {"size": summary.partition_size, "lookahead": spec.lookahead}
+    windows = windows_of([series], summary.scaling, **shape)
+    for i in range(len(windows.first)):
+        both = (encode(e, at(windows, jnp.array(i)), dropout=0.5, key=jax.random.key(i)) for e in (lean, full))
+        np.testing.assert_allclose(*both, rtol=1e-4, atol=1e-4)
+    values[:, 1] = np.nan
+    partly = windows_of([arcta.Series(times, values)], summary.scaling, **shape)
+    assert np.all(np.isfinite(encode(lean, at(partly, jnp.array(0)))))
 
 
 # The local encoder, its margins and its bridge ----------------------------------------------------------------------------

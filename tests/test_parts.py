@@ -20,7 +20,7 @@ import arcta
 from arcta.kernel import DeepKernel, interpolate, solve_kernel
 from arcta.likelihood import Bernoulli, ByChannel, Gaussian, Poisson, StudentT
 from arcta.metrics import crps
-from arcta.nn import Double, GroupNorm, Halve
+from arcta.nn import Double, GroupNorm, Halve, tanh
 from arcta.quadrature import stratified
 from arcta.scaling import Scaling, noise_level
 
@@ -172,6 +172,14 @@ def test_constants_stay_constant_in_short_long_and_gappy_windows(n):
         value, rate = v(jnp.array(t))
         np.testing.assert_allclose(value, 1, atol=1e-4)
         np.testing.assert_allclose(rate, 0, atol=1e-2)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_tanh_has_the_slope_of_tanh(double):
+    with jax.enable_x64(True) if double else contextlib.nullcontext():
+        x = jnp.concatenate([jnp.linspace(-6, 6, 97), jnp.array([-1e3, -25.0, 25.0, 1e3])])
+        for ours, truth in zip(*(jax.jvp(f, (x,), (jnp.ones_like(x),)) for f in (tanh, jnp.tanh)), strict=True):
+            np.testing.assert_allclose(ours, truth, rtol=1e-12 if double else 1e-6, atol=1e-15 if double else 1e-7)
 
 
 @pytest.mark.parametrize("double", [False, True])
