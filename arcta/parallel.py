@@ -29,7 +29,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .compiled import compiled
+from .compiled import compiled_for
 from .objective import TrainingData, observed_entries
 from .store import StreamedData
 from .train import State, take_steps
@@ -86,7 +86,6 @@ def _average(tree: Any) -> Any:
     return unravel(jax.lax.pmean(flat, AXIS))
 
 
-@compiled
 def _advance(mesh: Mesh, loss: Any, training: Any, state: Any, key: Array, data: Any, stop: Array) -> Any:
     arrays, static = eqx.partition((state, data), eqx.is_array)
 
@@ -187,7 +186,9 @@ class Devices:
         with _peers():
             arrays, static = eqx.partition(keyless, eqx.is_array)
             placed = self._place((arrays, key, stop), P())
-            out = _advance(self.mesh, loss, training, eqx.combine(placed[0], static), placed[1], data, placed[2])
+            whole = eqx.combine(placed[0], static)
+            steps_to = compiled_for(whole.model, _advance)
+            out = steps_to(self.mesh, loss, training, whole, placed[1], data, placed[2])
             arrays, means, last = jax.tree.map(lambda leaf: leaf.addressable_data(0), jax.block_until_ready(out))
         return (
             eqx.tree_at(lambda s: s.key, eqx.combine(arrays, static), state.key, is_leaf=lambda x: x is None),

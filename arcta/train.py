@@ -27,7 +27,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from .compiled import compiled
+from .compiled import compiled_for
 
 Row = dict[str, int | float]
 
@@ -214,7 +214,11 @@ def take_steps(
     return State(eqx.combine(unravel(flat), static), moments, step, state.key), means, last
 
 
-advance = compiled(take_steps)
+def advance(
+    loss: Callable[..., Any], training: Hashable, state: State, data: Any, stop: Int[Array, ""]
+) -> tuple[State, dict[str, Array], dict[str, Array]]:
+    """`take_steps`, compiled."""
+    return compiled_for(state.model, take_steps)(loss, training, state, data, stop)
 
 
 def _diagnosis(step: int, terms: Row, history: list[Row]) -> str:

@@ -24,7 +24,7 @@ from jax.flatten_util import ravel_pytree
 
 import arcta
 from arcta.baselines import NeuralODE, SolvedSDE, SolverObjective, assemble
-from arcta.compiled import OPTIONS
+from arcta.compiled import LIGHT
 from arcta.figures import ACCENT, MUTED, SECOND, new_figure
 from arcta.model import LatentSDE, build, summarise
 from arcta.objective import Objective, TrainingData
@@ -82,7 +82,7 @@ def gradient(loss: Any, model: Any, data: TrainingData) -> Any:
 
         return jax.grad(value)(flat)
 
-    compiled = jax.jit(slope).lower(flat, data, jnp.asarray(0)).compile(compiler_options=OPTIONS)
+    compiled = jax.jit(slope).lower(flat, data, jnp.asarray(0)).compile(compiler_options=LIGHT)
     return flat, compiled
 
 

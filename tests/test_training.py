@@ -19,6 +19,7 @@ import pytest
 import arcta
 from arcta import train as training_module
 from arcta.checkpoint import read_bundle, write_bundle
+from arcta.compiled import LARGE, compiled, compiled_for
 from arcta.elbo import drift_evaluations, elbo
 from arcta.model import build, summarise
 from arcta.train import State, TrainingDiverged, advance, start, train
@@ -188,6 +189,13 @@ def test_equal_settings_compile_once():
         begin = start(jnp.asarray(np.zeros(2)) * 1.0, settings, key=jax.random.key(seed))
         train(Counted(), begin, jnp.ones(2), settings, progress=False)
     assert len(traces) == 1, "the shapes of the terms and the loop share it"
+
+
+def test_large_models_are_compiled_thoroughly():
+    small, large = (compiled_for({"weights": jnp.zeros(n)}, jnp.sin) for n in (LARGE - 1, LARGE))
+    assert small is compiled(jnp.sin)
+    assert large is not small
+    np.testing.assert_allclose(large(jnp.ones(3)), jnp.sin(jnp.ones(3)))
 
 
 def test_drift_evaluations_are_counted_as_they_happen():
