@@ -23,7 +23,7 @@ from .elbo import drift_evaluations
 from .ensemble import KNOBS, Members, member, stack
 from .fitted import Fit, as_key
 from .forecast import forecast
-from .model import DataSummary, LatentSDE, Model, build, summarise
+from .model import DataSummary, LatentSDE, Model, build, has_whole_rows, summarise
 from .objective import Objective, TrainingData, joins, observed_entries
 from .parallel import Devices, is_first
 from .parallel import devices as devices_of
@@ -401,6 +401,8 @@ def fit(
     series, cuts = hold_out(whole, holdout)
     summary = summarise(model, series)
     held_out = [] if validation is None else as_list(validation)
+    if isinstance(data, Store) or not has_whole_rows([*whole, *held_out]):  # of a file only a sample has been seen
+        summary = summary._replace(whole_rows=False)
     for item in held_out:
         if item.channels != summary.channels:
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ from jaxtyping import Float, PRNGKeyArray
 from .checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
 from .forecast import forecast, inputs_at
 from .metrics import Scores, score
-from .model import DataSummary, LatentSDE, Model, build
-from .nn import Identity
+from .model import DataSummary, LatentSDE, Model, build, has_whole_rows
+from .nn import Identity, WindowEncoder
 from .prediction import Prediction, mix
 from .run import (
     identity,
@@ -104,7 +105,15 @@ class Fit:
     def _given(self, given: Series | Sequence[Series] | None) -> list[Series]:
         if given is None:
             return self.context
-        return [item.on(self.summary.calendar, self.summary.time_unit) for item in as_list(given)]
+        series = [item.on(self.summary.calendar, self.summary.time_unit) for item in as_list(given)]
+        encoder = self.model.encoder
+        if isinstance(encoder, WindowEncoder) and encoder.whole_rows and not has_whole_rows(series):
+            warnings.warn(
+                "some rows lack single channels, which no row of the training data did: they count as the channel's mean. "
+                "Train on data with such rows, or leave these rows out.",
+                stacklevel=3,
+            )
+        return series
 
     def forecast(
         self,

@@ -66,8 +66,8 @@ def solve_kernel(
     """A⁻¹ right for A = k(T, T) + noise I, given u = φ(T)/ℓ, and φ(T)/ℓ' and the rough part's share if there is one.
 
     The derivative is that of the solve: with W = A⁻¹ right and back = A⁻¹ slope it is −back Wᵀ to A, and the sums over its rows
-    that u needs are products of k' with back and W: two triangular solves and one product, neither an O(n³) sweep back through
-    the factorisation nor another n × n matrix. (The paper's Lotka–Volterra step, 257 nodes, one core, in a throw-away profile:
+    that u needs are products of k' with back and W: two triangular solves and one product, no O(n³) sweep back through the
+    factorisation. (The paper's Lotka–Volterra step, 257 nodes, one core, in a throw-away profile:
     0.75 ms by plain differentiation of k, 0.64 ms so.)
     """
     return _solve_forward(scaled, share, noise, right)[0]

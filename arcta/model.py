@@ -269,6 +269,11 @@ def _encoder_kind(spec: LatentSDE, frame_shape: tuple[int, ...] | None) -> str:
     return spec.encoder or ("window" if frame_shape else "local")
 
 
+def has_whole_rows(series: Sequence[Series]) -> bool:
+    """Whether no row lacks single channels."""
+    return all(bool(np.all(item.mask.all(axis=1) == item.mask.any(axis=1))) for item in series)
+
+
 def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
     """Check the data against the configuration and read off what the model's defaults depend on."""
     series = as_list(data)
@@ -307,7 +312,7 @@ def summarise(spec: LatentSDE, data: Series | Sequence[Series]) -> DataSummary:
         slope_axes=slopes,
         noise=tuple(np.clip(noise, 1e-3, 1.0).tolist()),
         means=tuple((sum(item.values.sum(axis=0) for item in series) / seen).tolist()),
-        whole_rows=all(bool(np.all(item.mask.all(axis=1) == item.mask.any(axis=1))) for item in series),
+        whole_rows=has_whole_rows(series),
     )
 
 

@@ -32,7 +32,7 @@ def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 @tanh.defjvp
 def _tanh_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     y = tanh(*primals)
-    return y, tangents[0] * jnp.where(jnp.abs(primals[0]) < 20, 1 - y * y, 0)
+    return y, tangents[0] * jnp.where(jnp.abs(primals[0]) >= 20, 0, 1 - y * y)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -278,8 +278,8 @@ class WindowEncoder(eqx.Module):
 
     The network sees values × mask, the mask and the time steps between the observations; what is missing (a channel, or
     the successors at the end of a series) is masked, so every observation can be encoded. Where no row of the data lacks
-    single channels (`whole_rows`), one flag a row is mask enough. With `residual` the observation itself is added to the
-    mean, for learning in the data's own coordinates.
+    single channels (`whole_rows`), one flag a row is mask enough; a channel that is missing later counts as zero. With
+    `residual` the observation itself is added to the mean, for learning in the data's own coordinates.
     """
 
     net: MLP | ConvNet

@@ -68,6 +68,7 @@ def test_training_from_disk_resumes_and_forecasts(tmp_path):
     training = arcta.Training(steps=60, log_every=20, checkpoint_every=20, batch_size=2)
     fit = arcta.fit(spec, stored, training=training, progress=False, out=tmp_path / "whole")
     assert fit.history[-1]["loss"] < fit.history[0]["loss"]
+    assert not fit.summary.whole_rows, "only a sample of the file has been looked at"
     with pytest.raises(KeyboardInterrupt):
         _interrupted(spec, stored, training, tmp_path / "cut")
     resumed = arcta.fit(spec, stored, training=training, progress=False, out=tmp_path / "cut", resume=True, key=5)

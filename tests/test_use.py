@@ -48,6 +48,17 @@ def known_ou(rate=1.0, q=0.5, noise=0.1, *, times):
     return arcta.Fit(spec, summary, model, QUICK, [series], []), series
 
 
+def test_rows_that_lack_channels_are_pointed_out_to_a_model_of_whole_rows():
+    values = np.random.default_rng(0).standard_normal((40, 2))
+    series = arcta.Series(0.1 * np.arange(40), values)
+    summary = summarise(TINY, series)
+    fit = arcta.Fit(TINY, summary, build(TINY, summary, key=jax.random.key(0)), QUICK, [series], [])
+    values[37, 1] = np.nan
+    with pytest.warns(UserWarning, match="some rows lack single channels"):
+        ahead = fit.forecast([4.0, 4.1], given=arcta.Series(series.times, values), num_samples=4)
+    assert np.isfinite(ahead.observations).all()
+
+
 def test_forecast_has_the_closed_form_moments_of_an_ou_process():
     """Mean and variance of x after a horizon h, from N(m, s) at the last observation, in the user's units."""
     rate, q, noise = 0.8, 0.5, 0.1
