@@ -336,6 +336,7 @@ class WindowEncoder(eqx.Module):
         mask: Bool[Array, "nodes neighbours flags"],
         steps: Float[Array, "nodes lookahead"],
     ) -> Float[Array, "nodes two_latent"]:
+        mask = jnp.any(mask, axis=-1, keepdims=True) if self.whole_rows else mask
         if self.frame_shape is None:  # row by row, as the data lies; the first layer's product takes it from there
             # Neighbour by neighbour: masked as one array it takes 0.1 ms more of a MOCAP step of 1.8 ms (one core).
             seen = [jnp.where(mask[:, k], values[:, k], 0) for k in range(self.lookahead + 1)]

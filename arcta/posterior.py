@@ -134,7 +134,7 @@ def encode(
         return jnp.stack([rows[k : k + count] for k in range(ahead + 1)], axis=1)
 
     rows = jnp.asarray(window.mask)
-    if isinstance(encoder, WindowEncoder) and encoder.whole_rows:
+    if isinstance(encoder, WindowEncoder) and encoder.whole_rows:  # its own flags, once for each row
         rows = jnp.any(rows, axis=1, keepdims=True)
     times, values, mask = (neighbours(jnp.asarray(x)) for x in (window.times, window.values, rows))
     if key is not None and ahead > 0 and dropout > 0:
