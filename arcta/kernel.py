@@ -67,8 +67,8 @@ def solve_kernel(
 
     The derivative is that of the solve: with W = A⁻¹ right and back = A⁻¹ slope it is −back Wᵀ to A, and the sums over its rows
     that u needs are products of k' with back and W: two triangular solves and one product, no O(n³) sweep back through the
-    factorisation. (The paper's Lotka–Volterra step, 257 nodes, one core, in a throw-away profile:
-    0.75 ms by plain differentiation of k, 0.64 ms so.)
+    factorisation. (The paper's Lotka–Volterra step, 257 nodes, one core, in a throw-away profile: 0.75 ms by plain
+    differentiation of k, 0.64 ms so.)
     """
     return _solve_forward(scaled, share, noise, right)[0]
 

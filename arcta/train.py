@@ -202,7 +202,7 @@ def take_steps(
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
         new = (flat + updates, new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
-        # `cond` and not `where`, which on a CPU would pass over the weights and both moments once more (5 % of a short step).
+        # `cond`, not `where`: a Lotka–Volterra step of 0.39 ms instead of 0.41 (throw-away profile, one core).
         return (*jax.lax.cond(finite, lambda: new, lambda: (flat, moments, step, sums)), terms, finite)
 
     (total, terms), _ = jax.eval_shape(slope_of, flat, state.step)
