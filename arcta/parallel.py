@@ -52,6 +52,12 @@ def connect() -> None:
     if jax.distributed.is_initialized():
         return
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    several = any(int(os.environ.get(name, "1")) > 1 for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
+    if (address is not None or several) and hasattr(os, "sched_setscheduler"):
+        # The exchange's own thread spins when it wakes while the computing one holds its lock. As a batch job, waking it does not
+        # put it first: on one core an exchange of 30,000 numbers takes 0.2 ms instead of 4 (throw-away profile).
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     if address is not None:
         count, rank = (os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
         if count is None or rank is None:
@@ -62,7 +68,7 @@ def connect() -> None:
         jax.distributed.initialize(
             address, int(count), int(rank), coordinator_bind_address=address, heartbeat_timeout_seconds=SILENCE
         )
-    elif any(int(os.environ.get(name, "1")) > 1 for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")):
+    elif several:
         jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)
 
 
@@ -86,19 +92,16 @@ def _average(tree: Any) -> Any:
     return unravel(jax.lax.pmean(flat, AXIS))
 
 
-def _advance(mesh: Mesh, loss: Any, training: Any, state: Any, key: Array, data: Any, stop: Array) -> Any:
-    arrays, static = eqx.partition((state, data), eqx.is_array)
+def _advance(mesh: Mesh, loss: Any, training: Any, static: Any, same: Any, data: Any) -> Any:
+    def on_each(same: Any, data: Any) -> Any:
+        parts, key, stop = same
+        model, moments, step = eqx.combine(parts, static)
+        state = State(model, moments, step, jax.random.wrap_key_data(key))
+        state, means, last = take_steps(loss, training, state, data, stop, _average)
+        return eqx.filter((state.model, state.optimiser, state.step), eqx.is_array), means, last
 
-    def on_each(arrays: Any, key: Array, stop: Array) -> Any:
-        state, data = eqx.combine(arrays, static)
-        whole = eqx.tree_at(lambda s: s.key, state, jax.random.wrap_key_data(key), is_leaf=lambda x: x is None)
-        state, means, last = take_steps(loss, training, whole, data, stop, _average)
-        return eqx.filter((eqx.tree_at(lambda s: s.key, state, None), means, last), eqx.is_array)
-
-    specs = (jax.tree.map(lambda _: P(), arrays[0]), _specs(arrays[1]))
-    return jax.shard_map(on_each, mesh=mesh, in_specs=(specs, P(), P()), out_specs=P(), check_vma=False)(
-        arrays, key, stop
-    )
+    split = jax.shard_map(on_each, mesh=mesh, in_specs=(P(), _specs(data)), out_specs=P(), check_vma=False)
+    return split(same, data)
 
 
 def _specs(data: TrainingData | StreamedData) -> Any:
@@ -182,19 +185,13 @@ class Devices:
         if isinstance(data, StreamedData) and data.slots.shards == 1:
             shared = Slots(data.slots.low, data.slots.width, len(self))
             data = self._place(eqx.tree_at(lambda d: d.slots, data, shared))
-        keyless, key = eqx.tree_at(lambda s: s.key, state, None), jax.random.key_data(state.key)
+        parts, static = eqx.partition((state.model, state.optimiser, state.step), eqx.is_array)
         with _peers():
-            arrays, static = eqx.partition(keyless, eqx.is_array)
-            placed = self._place((arrays, key, stop), P())
-            whole = eqx.combine(placed[0], static)
-            steps_to = compiled_for(whole.model, _advance)
-            out = steps_to(self.mesh, loss, training, whole, placed[1], data, placed[2])
-            arrays, means, last = jax.tree.map(lambda leaf: leaf.addressable_data(0), jax.block_until_ready(out))
-        return (
-            eqx.tree_at(lambda s: s.key, eqx.combine(arrays, static), state.key, is_leaf=lambda x: x is None),
-            means,
-            last,
-        )
+            same = self._replicate((parts, jax.random.key_data(state.key), stop))
+            out = compiled_for(state.model, _advance)(self.mesh, loss, training, static, same, data)
+            parts, means, last = jax.tree.map(lambda leaf: leaf.addressable_data(0), jax.block_until_ready(out))
+        model, moments, step = eqx.combine(parts, static)
+        return State(model, moments, step, state.key), means, last
 
     def agree(self, code: int) -> int:
         """The largest code that any process has, so that all stop after the same step. SIGTERM on any of them counts as 2."""
@@ -208,14 +205,22 @@ class Devices:
     def _ranks(self) -> list[int]:
         return [i for i, device in enumerate(self.mesh.devices.flat) if device.process_index == jax.process_index()]
 
-    def _place(self, tree: Any, spec: Any = None) -> Any:
+    def _place(self, data: Any) -> Any:
         """Arrays of this process as parts of arrays over all devices."""
-        specs = _specs(tree) if spec is None else jax.tree.map(lambda _: spec, tree)
 
         def put(leaf: Any, spec: Any) -> Any:
             return jax.make_array_from_process_local_data(NamedSharding(self.mesh, spec), np.asarray(leaf))
 
-        return jax.tree.map(put, tree, specs)
+        return jax.tree.map(put, data, _specs(data))
+
+    def _replicate(self, tree: Any) -> Any:
+        """The same arrays on all devices, made from those that this process has on one."""
+        everywhere = NamedSharding(self.mesh, P())
+
+        def joined(*copies: Array) -> Array:
+            return jax.make_array_from_single_device_arrays(copies[0].shape, everywhere, list(copies))
+
+        return jax.tree.map(joined, *(jax.device_put(tree, device) for device in self.mesh.local_devices))
 
 
 def _leave() -> None:
