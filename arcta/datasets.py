@@ -31,8 +31,7 @@ def simulate(
     path[0] = z = np.asarray(start, float)
     for i in range(1, len(times)):
         step = (times[i] - times[i - 1]) / substeps
-        for _ in range(substeps):
-            kick = dispersion * np.sqrt(step) * rng.standard_normal(z.shape)
+        for kick in dispersion * np.sqrt(step) * rng.standard_normal((substeps, *z.shape)):
             slope = drift(z)
             guess = z + step * slope + kick
             z = z + 0.5 * step * (slope + drift(guess)) + kick
@@ -43,7 +42,9 @@ def simulate(
 def lotka_volterra_drift(z: Float[np.ndarray, "*n 2"]) -> Float[np.ndarray, "*n 2"]:
     """The paper's predator–prey system: ẋ = ⅔x − 4/3 xy, ẏ = xy − y."""
     x, y = z[..., 0], z[..., 1]
-    return np.stack([2 / 3 * x - 4 / 3 * x * y, x * y - y], axis=-1)
+    slope = np.empty(z.shape)
+    slope[..., 0], slope[..., 1] = 2 / 3 * x - 4 / 3 * x * y, x * y - y
+    return slope
 
 
 def lotka_volterra(*, seed: int = 0, duration: float = 65.0, rate: float = 10.0, noise: float = 0.01) -> Series:

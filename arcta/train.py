@@ -27,7 +27,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from .compiled import compiled_for
+from .compiled import compiled_for, uncollected
+from .programs import kept
 
 Row = dict[str, int | float]
 
@@ -219,7 +220,13 @@ def advance(
     loss: Callable[..., Any], training: Hashable, state: State, data: Any, stop: Int[Array, ""]
 ) -> tuple[State, dict[str, Array], dict[str, Array]]:
     """`take_steps`, compiled."""
-    return compiled_for(state.model, take_steps)(loss, training, state, data, stop)
+    return compiled_for(state.model, _kept_steps)(loss, training, state, data, stop)
+
+
+def _kept_steps(
+    loss: Callable[..., Any], training: Hashable, state: State, data: Any, stop: Int[Array, ""]
+) -> tuple[Any, ...]:
+    return kept(take_steps, (loss, training, state, data, stop), like=state)
 
 
 def _diagnosis(step: int, terms: Row, history: list[Row]) -> str:
@@ -345,14 +352,15 @@ def train(
     handler = contextlib.ExitStack()
     interrupted = handler.enter_context(_on_interrupt())
     try:
-        jax.block_until_ready(steps_to(loss, training, state, at(int(state.step)), state.step)[1])  # no step: compiles
+        with uncollected():  # no step, but the program is compiled
+            jax.block_until_ready(steps_to(loss, training, state, at(int(state.step)), state.step)[1])
         compile_seconds = time.perf_counter() - began
         bar.compiled()
         while int(state.step) < training.steps:
             target = _next_stop(int(state.step), training, piece)
             clock = time.perf_counter()
             state, means, last = jax.block_until_ready(
-                steps_to(loss, training, state, at(int(state.step)), jnp.array(target, jnp.int32))
+                steps_to(loss, training, state, at(int(state.step)), jax.device_put(np.int32(target)))
             )
             seconds += time.perf_counter() - clock
             step = int(state.step)

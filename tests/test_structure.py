@@ -8,9 +8,9 @@ from pathlib import Path
 import arcta
 
 ORDER = """
-compiled host series tables arrays read scaling survey windows store datasets nn kernel prior posterior sde likelihood quadrature
-model elbo objective start train parallel ensemble checkpoint solve figures prediction forecast smooth sample metrics run fitted fit
-classical solved baselines backtest report config demo study cli
+compiled programs host series tables arrays read scaling survey windows store datasets nn kernel prior posterior sde
+likelihood quadrature model elbo objective start train parallel ensemble checkpoint solve figures prediction forecast smooth
+sample metrics run fitted fit classical solved baselines backtest report config demo study cli
 """.split()  # noqa: SIM905
 PACKAGE = Path(arcta.__file__).parent
 
