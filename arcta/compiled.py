@@ -9,19 +9,21 @@ large too, are compiled as usual. (Throw-away profiles on one core of two busy o
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
-import equinox as eqx
 import jax
+import numpy as np
 
 P = ParamSpec("P")
 R = TypeVar("R")
 LARGE = 100_000  # weights
 LIGHT: dict[str, Any] = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 THOROUGH: dict[str, Any] = {"xla_backend_optimization_level": 1}
+_ARRAY = "an array stands here"
 
 
 @contextlib.contextmanager
@@ -36,18 +38,53 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Rest:
+    """What is left of a tree when its arrays are taken out; compared by value."""
+
+    structure: Any
+    leaves: tuple[Any, ...]
+
+
+def _taken_apart(tree: Any) -> tuple[list[Any], _Rest]:
+    leaves, structure = jax.tree.flatten(tree)
+    traced = [isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves]
+    arrays = [leaf for leaf, is_array in zip(leaves, traced, strict=True) if is_array]
+    return arrays, _Rest(structure, tuple(_ARRAY if a else x for x, a in zip(leaves, traced, strict=True)))
+
+
+def _put_together(arrays: list[Any], rest: _Rest) -> Any:
+    left = iter(arrays)
+    return jax.tree.unflatten(rest.structure, [next(left) if leaf is _ARRAY else leaf for leaf in rest.leaves])
+
+
 @functools.cache
 def _compiled(function: Callable[..., Any], thorough: bool) -> Callable[..., Any]:
-    options: dict[str, Any] = {"compiler_options": THOROUGH if thorough else LIGHT}
-    return eqx.filter_jit(function, **options)
+    def on_arrays(arrays: list[Any], rest: _Rest) -> tuple[list[Any], _Rest]:
+        arguments, options = _put_together(arrays, rest)
+        return _taken_apart(function(*arguments, **options))
+
+    on_arrays.__name__ = function.__name__  # what JAX calls it in logs and profiles
+    program = jax.jit(on_arrays, compiler_options=THOROUGH if thorough else LIGHT)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return _put_together(*program(*_taken_apart((arguments, options))))
+
+    return call
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`equinox.filter_jit`, compiled lightly."""
+    """What `equinox.filter_jit` does (arrays are traced, all else is compared by value), compiled lightly.
+
+    A tree is taken apart once a call, not four times: of 0.9 ms that a call of the training loop cost, 0.3 are left (one core; 50
+    steps of Lotka–Volterra take 13 ms).
+    """
     return _compiled(function, False)
 
 
 def compiled_for(model: Any, function: Callable[P, R]) -> Callable[P, R]:
     """The same, compiled thoroughly if the model is large."""
-    weights = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
-    return _compiled(function, sum(leaf.size for leaf in weights) >= LARGE)
+    sizes = (leaf.size for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array))
+    return _compiled(function, sum(sizes) >= LARGE)

@@ -22,7 +22,7 @@ from .model import Draw, Model
 from .nn import columns
 from .posterior import Marginal, Posterior, gaussian_kl, rotation
 from .quadrature import stratified
-from .sde import interpolate_inputs
+from .sde import fields, interpolate_inputs
 from .windows import Window
 
 
@@ -42,19 +42,26 @@ class ELBO(NamedTuple):
 def residual(
     model: Model,
     marginal: Marginal,
-    t: Float[Array, ""],
-    u: Float[Array, " inputs"],
-    noise: Float[Array, " latent"],
+    t: Float[Array, "*points"],
+    u: Float[Array, "*points inputs"],
+    noise: Float[Array, "*points latent"],
     draw: Draw,
-) -> tuple[Float[Array, " latent"], Float[Array, " latent"]]:
-    """r at z = m + √s ε: the posterior's drift minus the prior's; and q, the diffusion there."""
-    q = model.diffusion(t, draw.diffusion)
+) -> tuple[Float[Array, "*points latent"], Float[Array, "*#points latent"]]:
+    """r at z = m + √s ε: the posterior's drift minus the prior's; and q, the diffusion there.
+
+    At one point or at many; `draw` is that of all of them, or there is one for each entry of their first axis.
+    """
+    several = draw.diffusion.ndim > 1
+    level = jnp.expand_dims(draw.diffusion, tuple(range(1, t.ndim))) if several else draw.diffusion
+    q = model.diffusion(t, level)
     state = marginal.state(noise)
+    around = marginal.mean if model.rotation and state.shape[-1] > 1 else None
+    prior, jacobian = fields(model.drift, t, state, around, u, draw.parameters, several=several)
     ours = marginal.drift(noise, q)
-    if model.rotation and len(state) > 1:
-        jacobian = jax.jacfwd(lambda z: model.drift(t, z, u, draw.parameters))(marginal.mean)
-        ours = ours + rotation(jacobian, jnp.exp(marginal.log_variance), q) @ (state - marginal.mean)
-    return ours - model.drift(t, state, u, draw.parameters), q
+    if jacobian is not None:
+        turn = rotation(jacobian, jnp.exp(marginal.log_variance), q)
+        ours = ours + jnp.sum(turn * (state - marginal.mean)[..., None, :], axis=-1)
+    return ours - prior, q
 
 
 def _path_kl(
@@ -67,14 +74,10 @@ def _path_kl(
 ) -> Array:
     """½ ∫ E ‖r‖²_{q⁻¹} dt by nested Monte Carlo: R draws of θ, S stratified times for each, a fresh ε at each time."""
     start, end = jnp.asarray(window.start), jnp.asarray(window.end)
-
-    def rate(draw: Draw, t: Array, epsilon: Array) -> Array:
-        u = interpolate_inputs(t, jnp.asarray(window.input_times), jnp.asarray(window.inputs))
-        r, q = residual(model, posterior(t), start + t, u, epsilon, draw)
-        return jnp.sum(r**2 / q)
-
-    rates = jax.vmap(jax.vmap(rate, in_axes=(None, 0, 0)))(draws, end * times, noise)
-    return 0.5 * end * jnp.mean(rates)
+    ts = end * times
+    u = interpolate_inputs(ts, jnp.asarray(window.input_times), jnp.asarray(window.inputs))
+    r, q = residual(model, posterior(ts), start + ts, u, noise, draws)
+    return 0.5 * end * jnp.sum(r**2 / q) / times.size
 
 
 def _log_likelihood(

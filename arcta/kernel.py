@@ -129,6 +129,13 @@ class DeepKernel(eqx.Module):
     def features(self, t: Float[Array, "*times"]) -> Float[Array, "*times"]:
         return t if self.net is None else t + self.net(t[None])[0]
 
+    def features_and_rates(self, t: Float[Array, "*times"]) -> tuple[Float[Array, "*times"], Float[Array, "*times"]]:
+        """φ and φ'."""
+        if self.net is None:
+            return t, jnp.ones_like(t)
+        (change,), (slope,) = self.net.tangents(t[None, ..., None], jnp.ones((1, *t.shape, 1), t.dtype))
+        return t + change[..., 0], 1 + slope[..., 0]
+
     def scales(self, unit: Float[Array, ""]) -> list[Float[Array, ""]]:
         """ℓ, and ℓ' if there is a rough part; `unit` is the node spacing in the units of the features."""
         logs = (self.log_lengthscale, self.log_rough_lengthscale)
@@ -154,19 +161,19 @@ class Interpolant(eqx.Module):
     mean: Float[Array, " size"]
     at_nodes: Float[Array, "nodes size"]
 
-    def __call__(self, t: Float[Array, ""]) -> tuple[Float[Array, " size"], Float[Array, " size"]]:
-        """v(t) and v̇(t), t measured from the start of the window."""
+    def __call__(self, t: Float[Array, "*times"]) -> tuple[Float[Array, "*times size"], Float[Array, "*times size"]]:
+        """v(t) and v̇(t) at one time or many, measured from the start of the window."""
         scales = self.kernel.scales(self.unit)
         nodes = [self.features / scale for scale in scales]
+        features, rates = self.kernel.features_and_rates(2 * jnp.asarray(t) / self.end - 1)
 
-        def correlation(t: Array) -> Array:
-            feature = self.kernel.features(2 * t / self.end - 1)
-            gaps = [feature / scale - u for scale, u in zip(scales, nodes, strict=True)]
+        def correlation(features: Array) -> Array:
+            gaps = [features[..., None] / scale - u for scale, u in zip(scales, nodes, strict=True)]
             return _mixed(_parts(gaps), self.kernel.share())
 
-        k, k_rate = jax.jvp(correlation, (t,), (jnp.ones_like(t),))
-        value, value_rate = jnp.stack([k, k_rate]) @ self.weights
-        return self.mean + value, value_rate
+        k, k_rate = jax.jvp(correlation, (features,), (2 / self.end * rates,))
+        values, slopes = (part[0] for part in jnp.split(jnp.stack([k, k_rate]) @ self.weights, 2))
+        return self.mean + values, slopes
 
 
 def interpolate(

@@ -76,6 +76,15 @@ class Linear(eqx.Module):
         return _mix(self.weight, x) + _along(self.bias, x)
 
 
+def pushed(
+    activation: Callable[[Array], Array], x: Float[Array, "k *points size"], dx: Float[Array, "d *points size"]
+) -> tuple[Float[Array, "k *points size"], Float[Array, "d *points size"]]:
+    """The activation at k points, and its derivatives along d directions at the first of them."""
+    first, others = jnp.split(x, [1])
+    value, slope = jax.jvp(activation, (first,), (jnp.ones_like(first),))
+    return jnp.concatenate([value, activation(others)]), slope * dx
+
+
 class MLP(eqx.Module):
     """Linear layers of the given sizes with an activation between them.
 
@@ -96,6 +105,20 @@ class MLP(eqx.Module):
         for layer in self.layers[:-1]:
             x = self.activation(layer(x))
         return self.layers[-1](x)
+
+    def tangents(
+        self, x: Float[Array, "k *points in_size"], dx: Float[Array, "d *points in_size"]
+    ) -> tuple[Float[Array, "k *points out_size"], Float[Array, "d *points out_size"]]:
+        """The network at k points, and its derivatives along d directions at the first of them; features are the last axis here.
+
+        What `jax.jvp` gives, but points and directions go through each layer in one matrix product.
+        """
+        for i, layer in enumerate(self.layers):
+            if i > 0:
+                x, dx = pushed(self.activation, x, dx)
+            x, dx = jnp.split(jnp.concatenate([x, dx]) @ layer.weight.T, [len(x)])
+            x = x + layer.bias
+        return x, dx
 
 
 class SkipMLP(eqx.Module):

@@ -35,18 +35,20 @@ from .windows import Window
 
 
 class Marginal(NamedTuple):
-    """m, ℓ = log s and their rates of change at one time."""
+    """m, ℓ = log s and their rates of change at one time or many."""
 
-    mean: Float[Array, " latent"]
-    log_variance: Float[Array, " latent"]
-    mean_rate: Float[Array, " latent"]
-    log_variance_rate: Float[Array, " latent"]
+    mean: Float[Array, "*times latent"]
+    log_variance: Float[Array, "*times latent"]
+    mean_rate: Float[Array, "*times latent"]
+    log_variance_rate: Float[Array, "*times latent"]
 
-    def state(self, noise: Float[Array, " latent"]) -> Float[Array, " latent"]:
+    def state(self, noise: Float[Array, "*times latent"]) -> Float[Array, "*times latent"]:
         """z = m + √s ε."""
         return self.mean + jnp.exp(0.5 * self.log_variance) * noise
 
-    def drift(self, noise: Float[Array, " latent"], q: Float[Array, " latent"]) -> Float[Array, " latent"]:
+    def drift(
+        self, noise: Float[Array, "*times latent"], q: Float[Array, "*#times latent"]
+    ) -> Float[Array, "*times latent"]:
         """ṁ + B (m − z) at z = m + √s ε, for diffusion q."""
         std = jnp.exp(0.5 * self.log_variance)
         return self.mean_rate + 0.5 * self.log_variance_rate * std * noise - 0.5 * q * noise / std
@@ -62,10 +64,10 @@ class Bridge(eqx.Module):
         self.log_diffusion, self.log_rate = (array(np.full(latent_size, np.log(x))) for x in (diffusion, rate))
 
     def __call__(
-        self, before: Float[Array, ""], after: Float[Array, ""]
-    ) -> tuple[Float[Array, " latent"], Float[Array, " latent"]]:
+        self, before: Float[Array, "*times"], after: Float[Array, "*times"]
+    ) -> tuple[Float[Array, "*times latent"], Float[Array, "*times latent"]]:
         """The variance and its rate, `before` after one observation and `after` before the next."""
-        rate = jnp.exp(self.log_rate)
+        rate, before, after = jnp.exp(self.log_rate), before[..., None], after[..., None]
         # sinh a sinh b / sinh(a+b) = (1 − e^{−2a})(1 − e^{−2b}) / 2(1 − e^{−2(a+b)}), which does not overflow.
         past, left = -jnp.expm1(-2 * rate * before), -jnp.expm1(-2 * rate * after)
         whole = jnp.maximum(-jnp.expm1(-2 * rate * (before + after)), 1e-12)
@@ -80,16 +82,16 @@ class Posterior(eqx.Module):
     bridge: Bridge | None = None
     node_times: Float[Array, " nodes"] | None = None
 
-    def __call__(self, t: Float[Array, ""]) -> Marginal:
+    def __call__(self, t: Float[Array, "*times"]) -> Marginal:
+        t = jnp.asarray(t)
         value, rate = self.interpolant(t)
-        size = len(value) // 2
-        mean, log_variance, mean_rate, log_rate = value[:size], value[size:], rate[:size], rate[size:]
+        (mean, log_variance), (mean_rate, log_rate) = (jnp.split(x, 2, axis=-1) for x in (value, rate))
         if self.bridge is None or self.node_times is None:
             return Marginal(mean, log_variance, mean_rate, log_rate)
         # Sums of comparisons instead of a search: they vectorise, and there are few nodes.
-        times = jax.lax.stop_gradient(self.node_times)
-        before = t - jnp.max(jnp.where(times <= t, times, -jnp.inf), initial=-1e6)
-        after = jnp.min(jnp.where(times > t, times, jnp.inf), initial=1e6) - t
+        times, past = jax.lax.stop_gradient(self.node_times), self.node_times <= t[..., None]
+        before = t - jnp.max(jnp.where(past, times, -jnp.inf), axis=-1, initial=-1e6)
+        after = jnp.min(jnp.where(past, jnp.inf, times), axis=-1, initial=1e6) - t
         opened, opened_rate = self.bridge(before, after)
         still = jnp.exp(log_variance)
         variance = still + opened
@@ -167,12 +169,13 @@ def infer(
 
 
 def rotation(
-    jacobian: Float[Array, "latent latent"], variance: Float[Array, " latent"], q: Float[Array, " latent"]
-) -> Float[Array, "latent latent"]:
+    jacobian: Float[Array, "*times latent latent"],
+    variance: Float[Array, "*times latent"],
+    q: Float[Array, "*#times latent"],
+) -> Float[Array, "*times latent latent"]:
     """G of the module's docstring: the skew part of the drift that the marginals leave free."""
-    skew = jacobian * q[None, :] - (jacobian * q[None, :]).T
-    weighted = q[None, :] * variance[:, None]
-    return variance[:, None] * skew / (weighted + weighted.T)
+    scaled, weighted = jacobian * q[..., None, :], q[..., None, :] * variance[..., None]
+    return variance[..., None] * (scaled - scaled.mT) / (weighted + weighted.mT)
 
 
 def gaussian_kl(

@@ -16,13 +16,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
-import optax
 
 KNOWN = ("arcta", "jax", "equinox", "optax")
 
@@ -67,7 +67,7 @@ def _account(thing: Any) -> Any:
 def _code() -> str:
     """The code that is traced: arcta's files and the versions of what they call."""
     files = (path.name.encode() + path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    versions = (library.__version__ for library in (jax, jax.lib, eqx, optax, np))
+    versions = (metadata.version(library) for library in ("jax", "jaxlib", "equinox", "optax", "diffrax", "numpy"))
     return hashlib.sha256(b"".join(files) + repr((sys.version, *versions)).encode()).hexdigest()
 
 
@@ -112,10 +112,12 @@ def kept(function: Callable[..., tuple[Any, ...]], arguments: tuple[Any, ...], l
     try:
         program = export.deserialize(bytearray(path.read_bytes()))
     except Exception:  # none, or not whole: of whatever type its reader raises
-        program = export.export(jax.jit(flat))(
-            *(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) for leaf in leaves)
-        )
-        _write(path, program.serialize())
+        shapes = (jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) for leaf in leaves)
+        try:
+            program = export.export(jax.jit(flat))(*shapes)
+            _write(path, program.serialize())
+        except NotImplementedError:  # it calls back into Python, as solvers do to raise errors
+            return function(*arguments)
     first, others = program.call(*leaves)
     parts, rest = eqx.partition(like, eqx.is_array)
     return eqx.combine(jax.tree.unflatten(jax.tree.structure(parts), first), rest), *others

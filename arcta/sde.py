@@ -16,23 +16,37 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .host import array
-from .nn import MLP
+from .nn import MLP, pushed
 from .prior import LogNormal, Parameter, Weights
 
 
 def interpolate_inputs(
-    t: Float[Array, ""], times: Float[Array, " knots"], inputs: Float[Array, "knots inputs"]
-) -> Float[Array, " inputs"]:
+    t: Float[Array, "*points"], times: Float[Array, " knots"], inputs: Float[Array, "knots inputs"]
+) -> Float[Array, "*points inputs"]:
     """u(t), linear between the knots and held constant beyond them."""
     if inputs.shape[1] == 0:
-        return jnp.zeros((0,), inputs.dtype)
-    return jax.vmap(lambda column: jnp.interp(t, times, column), in_axes=1)(inputs)
+        return jnp.zeros((*jnp.shape(t), 0), inputs.dtype)
+    return jax.vmap(lambda column: jnp.interp(t, times, column), in_axes=1, out_axes=-1)(inputs)
 
 
 def _seen(t: Array, z: Array, u: Array, span: float | None) -> Array:
     """y = [z, u], or [z, u, t/span]: what a network sees."""
-    time = () if span is None else (jnp.asarray(t / span, z.dtype)[None],)
-    return jnp.concatenate([z, u, *time])
+    time = () if span is None else (jnp.asarray(t / span, z.dtype)[..., None],)
+    known = (jnp.broadcast_to(x, (*z.shape[:-1], x.shape[-1])) for x in (u, *time))
+    return jnp.concatenate([z, *known], axis=-1)
+
+
+def _directions(
+    dz: Float[Array, "d *points latent"], y: Float[Array, "k *points size"]
+) -> Float[Array, "d *points size"]:
+    """dy for y as above: u and t stand still."""
+    still = jnp.zeros((*dz.shape[:-1], y.shape[-1] - dz.shape[-1]), dz.dtype)
+    return jnp.concatenate([dz, still], axis=-1)
+
+
+def _product(weight: Float[Array, "*draws out in"], x: Float[Array, "k *points in"]) -> Float[Array, "k *points out"]:
+    """W x, with a W of its own for each entry of the points' first axis if there are several."""
+    return x @ weight.T if weight.ndim == 2 else jax.vmap(_product, in_axes=(0, 1), out_axes=1)(weight, x)
 
 
 class NeuralDrift(eqx.Module):
@@ -77,6 +91,16 @@ class NeuralDrift(eqx.Module):
         curved = parameters["weights"] @ self.features.activation(self.features(y))
         return parameters["linear"] @ y + self.bias + curved
 
+    def tangents(self, t: Array, z: Array, dz: Array, u: Array, parameters: Mapping[str, Array]) -> tuple[Array, Array]:
+        """See `fields`."""
+        y = _seen(t, z, u, self.span)
+        dy = _directions(dz, y)
+        inner, slope = pushed(self.features.activation, *self.features.tangents(y, dy))
+        all_y, all_inner = jnp.concatenate([y, dy]), jnp.concatenate([inner, slope])
+        both = _product(parameters["linear"], all_y) + _product(parameters["weights"], all_inner)
+        value, slope = jnp.split(both, [len(y)])
+        return value + self.bias, slope
+
     def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
         linear, weights = jax.random.split(key)
         return {"linear": self.linear.sample(key=linear), "weights": self.weights.sample(key=weights)}
@@ -116,6 +140,11 @@ class PlainDrift(eqx.Module):
         parameters: Mapping[str, Array],
     ) -> Float[Array, " latent"]:
         return self.net(_seen(t, z, u, self.span))
+
+    def tangents(self, t: Array, z: Array, dz: Array, u: Array, parameters: Mapping[str, Array]) -> tuple[Array, Array]:
+        """See `fields`."""
+        y = _seen(t, z, u, self.span)
+        return self.net.tangents(y, _directions(dz, y))
 
     def draw(self, *, key: PRNGKeyArray) -> dict[str, Array]:
         return {}
@@ -176,6 +205,40 @@ class ParametricDrift(eqx.Module):
         return sum((item.kl() for item in self.parameters.values()), start=jnp.zeros(()))
 
 
+def fields(
+    drift: Any,
+    t: Float[Array, "*points"],
+    z: Float[Array, "*points latent"],
+    mean: Float[Array, "*points latent"] | None,
+    u: Float[Array, "*points inputs"],
+    parameters: Any,
+    *,
+    several: bool,
+) -> tuple[Float[Array, "*points latent"], Float[Array, "*points latent latent"] | None]:
+    """f at `z`, and its Jacobian at `mean` if that is given. `several`: there are several draws of the parameters, one for each
+    entry of the points' first axis.
+
+    A drift with `tangents(t, z, dz, u, parameters)` (its values at k states `z` a point, its derivatives along d directions `dz` at
+    the first of them; k and d are the first axes) is asked once for all points, any other drift at each point.
+    """
+    if hasattr(drift, "tangents"):
+        if mean is None:
+            return drift.tangents(t, z[None], jnp.zeros((0, *z.shape), z.dtype), u, parameters)[0][0], None
+        axes = jnp.eye(z.shape[-1], dtype=z.dtype).reshape(-1, *(1,) * t.ndim, z.shape[-1])
+        axes = jnp.broadcast_to(axes, (len(axes), *z.shape))
+        values, slopes = drift.tangents(t, jnp.stack([mean, z]), axes, u, parameters)
+        return values[1], jnp.moveaxis(slopes, 0, -1)
+
+    def at_one(t: Array, z: Array, mean: Array | None, u: Array, parameters: Any) -> tuple[Array, Array | None]:
+        jacobian = None if mean is None else jax.jacfwd(lambda z: drift(t, z, u, parameters))(mean)
+        return drift(t, z, u, parameters), jacobian
+
+    everywhere = at_one
+    for i in reversed(range(t.ndim)):
+        everywhere = jax.vmap(everywhere, in_axes=(0, 0, 0, 0, 0 if several and i == 0 else None))
+    return everywhere(t, z, mean, u, parameters)
+
+
 class Diffusion(eqx.Module):
     """q(t) = θ, or θ · exp(net(t/span)) when time-dependent; θ positive, one per latent axis."""
 
@@ -196,10 +259,12 @@ class Diffusion(eqx.Module):
         self.net = None if span is None else MLP((1, *hidden_sizes, latent_size), "tanh", zero_last=True, rng=rng)
         self.span = 1.0 if span is None else span
 
-    def __call__(self, t: Float[Array, ""], level: Float[Array, " latent"]) -> Float[Array, " latent"]:
+    def __call__(
+        self, t: Float[Array, "*points"], level: Float[Array, "*#points latent"]
+    ) -> Float[Array, "*#points latent"]:
         if self.net is None:
             return level
-        return level * jnp.exp(self.net(jnp.asarray(t / self.span, level.dtype)[None]))
+        return level * jnp.exp(jnp.moveaxis(self.net(jnp.asarray(t / self.span, level.dtype)[None]), 0, -1))
 
     def draw(self, *, key: PRNGKeyArray) -> Float[Array, " latent"]:
         return self.level.sample(key=key)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arcta
+from arcta.compiled import compiled
 from arcta.model import summarise
 from arcta.scaling import Scaling
 from arcta.series import as_list
@@ -21,12 +22,15 @@ def fit(model, data, **options):
     return arcta.fit(model, data, training=arcta.Training(steps=1), progress=False, **options)
 
 
-def no_compilation():
-    """Bad input must be refused before anything is compiled."""
-    from arcta.compiled import compiled
-    from arcta.train import take_steps
+COMPILED: list[str] = []  # names of programs, but for those that make random keys
 
-    return compiled(take_steps)._cached._cache_size()  # pyright: ignore
+
+def note(event: str, seconds: float, *, fun_name: str = "", **about: object) -> None:
+    if event.endswith("backend_compile_duration") and not fun_name.startswith(("jit(_threefry", "jit(stage")):
+        COMPILED.append(fun_name)
+
+
+jax.monitoring.register_event_duration_secs_listener(note)
 
 
 GOOD = arcta.Series(np.arange(10.0), np.sin(np.arange(10.0)))
@@ -96,11 +100,20 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_sentence_before_anything_compiles(case):
     make, message = BAD[case]
-    before = no_compilation()
+    COMPILED.clear()
     with pytest.raises(ValueError, match=message) as caught:
         make()
-    assert no_compilation() == before
+    assert COMPILED == []
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_that_would_have_been_noticed():
+    def one_more(x):
+        return x + 1
+
+    COMPILED.clear()
+    assert compiled(one_more)(np.float32(1.0)) == 2.0
+    assert "jit(one_more)" in COMPILED
 
 
 def test_what_is_no_error_is_a_warning():

@@ -18,7 +18,7 @@ import arcta
 from arcta.datasets import lotka_volterra, pendulum_video
 from arcta.model import build, summarise
 from arcta.objective import Objective, TrainingData
-from arcta.programs import _Foreign, _name
+from arcta.programs import _Foreign, _name, kept
 from arcta.train import start, take_steps
 from arcta.windows import windows_of
 
@@ -95,3 +95,18 @@ def test_code_of_others_has_no_name():
     for foreign in (Mine(state.step), lambda x: x, np.sin, functools.partial(jax.nn.gelu, approximate=False)):
         with pytest.raises(_Foreign):
             _name(take_steps, (loss, training, eqx.tree_at(lambda s: s.model, state, foreign), data, stop))
+
+
+def test_what_cannot_be_kept_is_traced_as_ever(tmp_path, monkeypatch):
+    def doubled(state, x):
+        return state, {"value": jax.pure_callback(lambda x: 2 * x, jax.ShapeDtypeStruct((), x.dtype), x)}
+
+    monkeypatch.setattr("arcta.programs._name", lambda function, arguments: "callback.trace")
+    folder = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    try:
+        _, told = jax.jit(lambda x: kept(doubled, (x, x), like=x))(np.float32(3.0))
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
+    assert float(told["value"]) == 6.0
+    assert not list(tmp_path.glob("*.trace"))
