@@ -172,7 +172,10 @@ class Interpolant(eqx.Module):
             return _mixed(_parts(gaps), self.kernel.share())
 
         k, k_rate = jax.jvp(correlation, (features,), (2 / self.end * rates,))
-        values, slopes = (part[0] for part in jnp.split(jnp.stack([k, k_rate]) @ self.weights, 2))
+        # Rows, held so: XLA would otherwise put the large matrix k transposed on the left of the product in the derivative, which
+        # takes three times as long (a MOCAP step of 1.34 ms instead of 1.28; one core, throw-away profile).
+        weights = jax.lax.optimization_barrier(self.weights.T)
+        values, slopes = (jnp.einsum("cn,...n->...c", weights, part) for part in (k, k_rate))
         return self.mean + values, slopes
 
 

@@ -111,7 +111,8 @@ class MLP(eqx.Module):
     ) -> tuple[Float[Array, "k *points out_size"], Float[Array, "d *points out_size"]]:
         """The network at k points, and its derivatives along d directions at the first of them; features are the last axis here.
 
-        What `jax.jvp` gives, but points and directions go through each layer in one matrix product.
+        What `jax.jvp` gives, but points and directions go through each layer in one matrix product. (Rotation term of our Lotka–
+        Volterra model, one core, in a throw-away profile: a step of 0.28 ms instead of 0.31.)
         """
         for i, layer in enumerate(self.layers):
             if i > 0:

@@ -1,7 +1,7 @@
 """The prior dynamics:  z(0) ~ N(μ₀, σ₀²),   dz = f(t, z, u) dt + √q(t) dβ,  q diagonal.
 
 A drift is any module with `__call__(t, z, u, parameters)`, `draw(key=…)`, `median()` and `kl()`; `parameters` is what `draw` or
-`median` gave.
+`median` gave. One with `tangents` besides (see `fields`) is evaluated at all points of the path integral at once.
 """
 
 from __future__ import annotations

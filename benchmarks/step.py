@@ -262,23 +262,27 @@ def cases() -> dict[str, dict[str, Callable[[], Run]]]:
 
 
 def measure(contestants: dict[str, Callable[[], Run]], repeats: int) -> dict[str, Any]:
-    runs, first, chunk = {}, {}, {}
+    runs, first, chunk, calls = {}, {}, {}, {}
     for name, make in contestants.items():
         run = make()
         clock = time.perf_counter()
         run(1)
         first[name] = time.perf_counter() - clock
+        run(2)
         clock = time.perf_counter()
         run(2)
-        # Some 1 s a repeat: a call has a cost of its own (50 ms for our video model), paid once in `log_every` steps.
-        chunk[name] = int(np.clip(1.0 / ((time.perf_counter() - clock) / 2), 1, 50))
+        seconds = (time.perf_counter() - clock) / 2
+        # Some 1 s a repeat, in calls of at most `log_every` steps, as in training: a call has a cost of its own.
+        chunk[name] = int(np.clip(1.0 / seconds, 1, arcta.Training().log_every))
+        calls[name] = int(np.clip(1.0 / (chunk[name] * seconds), 1, 50))
         runs[name] = run
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
             clock = time.perf_counter()
-            run(chunk[name])
-            times[name].append((time.perf_counter() - clock) / chunk[name] * 1e3)
+            for _ in range(calls[name]):
+                run(chunk[name])
+            times[name].append((time.perf_counter() - clock) / (calls[name] * chunk[name]) * 1e3)
     mine = float(np.median(times["arcta"]))
     return {
         name: {
