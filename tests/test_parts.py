@@ -20,9 +20,10 @@ import arcta
 from arcta.kernel import DeepKernel, interpolate, solve_kernel
 from arcta.likelihood import Bernoulli, ByChannel, Gaussian, Poisson, StudentT
 from arcta.metrics import crps
-from arcta.nn import Double, GroupNorm, Halve, tanh
+from arcta.nn import ACTIVATIONS, Double, GroupNorm, Halve, tanh
 from arcta.quadrature import stratified
 from arcta.scaling import Scaling, noise_level
+from arcta.sde import NeuralDrift, ParametricDrift, PlainDrift, fields
 
 # ---- priors (oracle 5) --------------------------------------------------------------------------------------------
 
@@ -280,3 +281,44 @@ def test_convolutions_as_matrix_products():
             every = jax.lax.conv_general_dilated(x[None], jnp.asarray(stretched), (1, 1), **options)[0]
             whole[:, a::2, b::2] = np.asarray(every)[:, a::2, b::2][:, :8, :12]
     np.testing.assert_allclose(double(x), whole, atol=1e-5)
+
+
+# ---- drifts at many points ----------------------------------------------------------------------------------------
+
+
+def own(t, z, p, u):
+    return [p["a"] * z[1] * u[0], -z[0] + z[1] ** 2, jnp.sin(z[2] * t)]
+
+
+def drift_of(kind, activation, rng):
+    if kind == "own":
+        return ParametricDrift(own, {"a": arcta.LogNormal(1.0, 0.5)})
+    made = {"plain": PlainDrift, "neural": NeuralDrift}[kind]
+    drift = made(3, 1, hidden_sizes=(5, 4), activation=activation, span=2.0, rng=rng)
+    weights, rest = eqx.partition(drift, eqx.is_inexact_array)  # some start at zero
+    return eqx.combine(jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape)), weights), rest)
+
+
+@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "activation"), [*(("plain", name) for name in ACTIVATIONS), ("neural", "silu"), ("own", "")]
+)
+def test_drift_and_jacobian_at_many_points_are_those_at_each(kind, activation, several):
+    """Point by point and by `jax.jacrev`, which shares no code with `tangents`."""
+    rng = np.random.default_rng(4)
+    with jax.enable_x64(True):
+        drift = drift_of(kind, activation, rng)
+        keys = jax.random.split(jax.random.key(1), 2)
+        draws = jax.vmap(lambda key: drift.draw(key=key))(keys)
+        parameters = draws if several else jax.tree.map(lambda leaf: leaf[0], draws)
+        t, u = (jnp.asarray(rng.standard_normal(shape)) for shape in ((2, 4), (2, 4, 1)))
+        z, mean = (jnp.asarray(rng.standard_normal((2, 4, 3))) for _ in range(2))
+        values, jacobian = fields(drift, t, z, mean, u, parameters, several=several)
+        alone, none = fields(drift, t, z, None, u, parameters, several=several)
+        assert none is None
+        np.testing.assert_allclose(alone, values, rtol=1e-12)
+        for r, s in np.ndindex(2, 4):
+            one = jax.tree.map(lambda leaf, r=r: leaf[r], draws) if several else parameters
+            at = lambda x, r=r, s=s, one=one: drift(t[r, s], x, u[r, s], one)  # noqa: E731
+            np.testing.assert_allclose(values[r, s], at(z[r, s]), rtol=1e-10)
+            np.testing.assert_allclose(jacobian[r, s], jax.jacrev(at)(mean[r, s]), rtol=1e-10, atol=1e-12)
