@@ -131,12 +131,13 @@ class Members:
             steps_to = advance if cpu else _advance
             return jax.block_until_ready(steps_to(member(loss, share), member(training, share), own, copy, stop))
 
-        first = one(0)  # compiles, if need be, before the others ask for the same
         if cpu and int(stop) == int(state.step):
-            done = [first] * count  # no step was asked for: all that matters is that the program is there
+            done = [
+                one(0)
+            ] * count  # no step is asked for, as before training: all that matters is that the program is there
         else:
             with ThreadPoolExecutor(max(os.cpu_count() or 1, len(self.devices))) as pool:
-                done = [first, *pool.map(one, range(1, len(shares)))]
+                done = list(pool.map(one, range(len(shares))))
         arrays = [eqx.filter(each, eqx.is_array) for each in done]
         join = jnp.stack if cpu else jnp.concatenate
         if len(self.devices) > 1:

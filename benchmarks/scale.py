@@ -134,8 +134,8 @@ def rows_times_child(folder: str, repeats: str) -> None:
     steppers = {size: fed(Path(folder) / f"{size}.npy") for size in SIZES}
     for run in steppers.values():
         run(100)
-    times = in_turns({size: lambda run=run: run(100) for size, run in steppers.items()}, int(repeats))
-    print(json.dumps({size: {"step_ms": 10 * row["seconds"], **row} for size, row in times.items()}))
+    times = in_turns({size: lambda run=run: run(400) for size, run in steppers.items()}, int(repeats))
+    print(json.dumps({size: {"step_ms": 2.5 * row["seconds"], **row} for size, row in times.items()}))
 
 
 def stiffness_child(repeats: str) -> None:
