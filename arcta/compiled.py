@@ -86,5 +86,5 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 def compiled_for(model: Any, function: Callable[P, R]) -> Callable[P, R]:
     """The same, compiled thoroughly if the model is large."""
-    sizes = (leaf.size for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array))
+    sizes = (leaf.size for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array | np.ndarray))
     return _compiled(function, sum(sizes) >= LARGE)
