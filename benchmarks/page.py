@@ -43,6 +43,7 @@ def step_section(found: dict[str, Any]) -> str:
         colors = [ACCENT if name == "arcta" else MUTED if name == "floor" else SECOND for name in names]
         axis.barh(names, [contestants[name]["step_ms"] for name in names], color=colors)
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter("")  # labels between the powers of ten would overlap
         axis.set_xlim(left=0.1)
         axis.set_xlabel("ms a step", fontsize=8)
         axis.set_title(title, fontsize=9)
