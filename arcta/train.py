@@ -355,6 +355,12 @@ def train(
         if on_checkpoint is not None:
             on_checkpoint(state, best)
 
+    if (
+        group is None
+    ):  # a kept program (`programs`) leaves its state bound to a device; bound from the start, it is compiled once
+        state = jax.tree.map(
+            lambda leaf: jax.device_put(leaf, leaf.device) if isinstance(leaf, jax.Array) else leaf, state
+        )
     steps_to = advance if group is None else group.advance
     at, piece = (data.at, data.steps) if isinstance(data, Pieces) else (lambda step: data, training.steps)
     began = time.perf_counter()
@@ -362,7 +368,8 @@ def train(
     interrupted = handler.enter_context(_on_interrupt())
     try:
         with uncollected():  # no step, but the program is compiled
-            jax.block_until_ready(steps_to(loss, training, state, at(int(state.step)), state.step)[1])
+            here = jax.device_put(np.int32(state.step))
+            jax.block_until_ready(steps_to(loss, training, state, at(int(here)), here)[1])
         compile_seconds = time.perf_counter() - began
         bar.compiled()
         while int(state.step) < training.steps:

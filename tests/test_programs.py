@@ -24,7 +24,13 @@ from arcta.windows import windows_of
 
 RUN = """
 import json, sys
+import jax
 import arcta, arcta.objective
+compiled = []
+def note(event, seconds, *, fun_name="", **about):
+    if event.endswith("backend_compile_duration") and fun_name == "jit(_kept_steps)":
+        compiled.append(1)
+jax.monitoring.register_event_duration_secs_listener(note)
 from arcta.cli import compilation_cache
 if "cache" in sys.argv:
     compilation_cache()
@@ -36,7 +42,7 @@ arcta.objective.elbo = counted
 data = arcta.datasets.lotka_volterra(seed=5, duration=6.0)
 model = arcta.LatentSDE(decoder="identity", encoder="window", partition_size=8)
 fit = arcta.fit(model, data, training=arcta.Training(steps=4, log_every=1), progress=False)
-print(json.dumps({"traced": len(traced), "losses": [row["loss"] for row in fit.history]}))
+print(json.dumps({"traced": len(traced), "compiled": len(compiled), "losses": [row["loss"] for row in fit.history]}))
 """
 
 
@@ -54,6 +60,8 @@ def test_a_second_process_reads_what_the_first_has_traced_and_trains_the_same(tm
     assert [bool(each["traced"]) for each in (alone, first, second, third, fourth)] == [True, True, False, True, False]
     for each in (first, second, third, fourth):
         assert each["losses"] == alone["losses"]
+        assert each["compiled"] <= 1
+    assert alone["compiled"] == 1
 
 
 def arguments(spec=arcta.LatentSDE(decoder="identity"), *, seed=0, data=None, objective=Objective(), **training):
