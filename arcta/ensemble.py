@@ -139,9 +139,7 @@ class Members:
             return jax.block_until_ready(steps_to(member(loss, share), member(training, share), own, copy, stop))
 
         if cpu and int(stop) == int(state.step):
-            done = [
-                one(0)
-            ] * count  # no step is asked for, as before training: all that matters is that the program is there
+            done = [one(0)] * count  # no step is asked for: all that matters is that the program is there
         else:
             with ThreadPoolExecutor(max(os.cpu_count() or 1, len(self.devices))) as pool:
                 done = list(pool.map(one, range(len(shares))))

@@ -355,12 +355,10 @@ def train(
         if on_checkpoint is not None:
             on_checkpoint(state, best)
 
-    if (
-        group is None
-    ):  # a kept program (`programs`) leaves its state bound to a device; bound from the start, it is compiled once
-        state = jax.tree.map(
-            lambda leaf: jax.device_put(leaf, leaf.device) if isinstance(leaf, jax.Array) else leaf, state
-        )
+    if group is None:
+        # A kept program (`programs`) leaves its state bound to a device: bound from the start, the loop is compiled once.
+        bound = lambda leaf: jax.device_put(leaf, leaf.device) if isinstance(leaf, jax.Array) else leaf  # noqa: E731
+        state = jax.tree.map(bound, state)
     steps_to = advance if group is None else group.advance
     at, piece = (data.at, data.steps) if isinstance(data, Pieces) else (lambda step: data, training.steps)
     began = time.perf_counter()
