@@ -1,7 +1,7 @@
 """The prior dynamics:  z(0) ~ N(μ₀, σ₀²),   dz = f(t, z, u) dt + √q(t) dβ,  q diagonal.
 
 A drift is any module with `__call__(t, z, u, parameters)`, `draw(key=…)`, `median()` and `kl()`; `parameters` is what `draw` or
-`median` gave. One with `tangents` besides (see `fields`) is evaluated at all points of the path integral at once.
+`median` gave.
 """
 
 from __future__ import annotations
@@ -218,10 +218,11 @@ def fields(
     """f at `z`, and its Jacobian at `mean` if that is given. `several`: there are several draws of the parameters, one for each
     entry of the points' first axis.
 
-    A drift with `tangents(t, z, dz, u, parameters)` (its values at k states `z` a point, its derivatives along d directions `dz` at
-    the first of them; k and d are the first axes) is asked once for all points, any other drift at each point.
+    A network of ours has `tangents(t, z, dz, u, parameters)` (its values at k states `z` a point, its derivatives along d directions
+    `dz` at the first of them; k and d are the first axes) and is asked once for all points; any other drift at each point. By exact
+    type: a subclass that overrides `__call__` alone would inherit `tangents` and train on another drift than it forecasts with.
     """
-    if hasattr(drift, "tangents"):
+    if type(drift) in (NeuralDrift, PlainDrift):
         if mean is None:
             return drift.tangents(t, z[None], jnp.zeros((0, *z.shape), z.dtype), u, parameters)[0][0], None
         axes = jnp.eye(z.shape[-1], dtype=z.dtype).reshape(-1, *(1,) * t.ndim, z.shape[-1])

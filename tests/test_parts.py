@@ -322,3 +322,20 @@ def test_drift_and_jacobian_at_many_points_are_those_at_each(kind, activation, s
             at = lambda x, r=r, s=s, one=one: drift(t[r, s], x, u[r, s], one)  # noqa: E731
             np.testing.assert_allclose(values[r, s], at(z[r, s]), rtol=1e-10)
             np.testing.assert_allclose(jacobian[r, s], jax.jacrev(at)(mean[r, s]), rtol=1e-10, atol=1e-12)
+
+
+class Held(PlainDrift):
+    """A subclass that overrides `__call__` alone: its last axis does not move."""
+
+    def __call__(self, *arguments):
+        return super().__call__(*arguments).at[-1].set(0.0)
+
+
+def test_a_subclass_that_overrides_the_call_trains_on_the_drift_it_forecasts_with():
+    drift = Held(3, hidden_sizes=(5,), rng=np.random.default_rng(4))
+    z, mean = (jnp.asarray(np.random.default_rng(i).standard_normal((2, 4, 3)), jnp.float32) for i in (1, 2))
+    t, u = jnp.zeros((2, 4)), jnp.zeros((2, 4, 0))
+    values, jacobian = fields(drift, t, z, mean, u, {}, several=False)
+    assert np.all(np.asarray(values)[..., -1] == 0)
+    assert np.all(np.asarray(jacobian)[..., -1, :] == 0)
+    np.testing.assert_allclose(values[1, 2], drift(t[1, 2], z[1, 2], u[1, 2], {}), rtol=1e-6)
