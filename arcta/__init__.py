@@ -1,45 +1,47 @@
 """arcta: latent stochastic differential equations from noisy time series, learned without a solver."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import datasets as datasets
-from .backtest import Backtest as Backtest
-from .backtest import backtest as backtest
-from .elbo import ELBO as ELBO
-from .elbo import elbo as elbo
-from .fit import fit as fit
-from .fit import sweep as sweep
-from .fitted import Fit as Fit
-from .fitted import load as load
-from .metrics import Scores as Scores
-from .model import LatentSDE as LatentSDE
-from .model import Model as Model
-from .prediction import Bands as Bands
-from .prediction import Prediction as Prediction
-from .prior import Known as Known
-from .prior import Learned as Learned
-from .prior import LogNormal as LogNormal
-from .prior import Normal as Normal
-from .read import read as read
-from .report import report as report
-from .series import Calendar as Calendar
-from .series import Series as Series
-from .series import split as split
-from .store import Store as Store
-from .store import store as store
-from .train import Training as Training
-from .train import TrainingDiverged as TrainingDiverged
-from .windows import Window as Window
+from .bound.elbo import ELBO as ELBO
+from .bound.elbo import elbo as elbo
+from .data import datasets as datasets
+from .data.calendar import Calendar as Calendar
+from .data.read import read as read
+from .data.series import Series as Series
+from .data.series import split as split
+from .data.store import Store as Store
+from .data.store import store as store
+from .data.windows import Window as Window
+from .model.spec import LatentSDE as LatentSDE
+from .outside.report import report as report
+from .parts.model import Model as Model
+from .parts.prior import Known as Known
+from .parts.prior import Learned as Learned
+from .parts.prior import LogNormal as LogNormal
+from .parts.prior import Normal as Normal
+from .predict.metrics import Scores as Scores
+from .predict.prediction import Bands as Bands
+from .predict.prediction import Prediction as Prediction
+from .task.backtest import Backtest as Backtest
+from .task.backtest import backtest as backtest
+from .task.fit import fit as fit
+from .task.fit import sweep as sweep
+from .task.fitted import Fit as Fit
+from .task.fitted import load as load
+from .training.loop import TrainingDiverged as TrainingDiverged
+from .training.settings import Training as Training
 
 if TYPE_CHECKING:
-    from . import baselines as baselines
+    from types import ModuleType
+
+    from .rivals import baselines as baselines
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "ModuleType":
     """`arcta.baselines` brings in diffrax, half a second of imports that training does without."""
     if name != "baselines":
         raise AttributeError(f"module 'arcta' has no attribute '{name}'")
-    return import_module(".baselines", __name__)
+    return import_module(".rivals.baselines", __name__)

@@ -30,9 +30,9 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 
 import arcta  # noqa: E402
-from arcta.baselines import SolvedSDE  # noqa: E402
-from arcta.nn import MLP  # noqa: E402
-from arcta.study import machine  # noqa: E402
+from arcta.outside.study import machine  # noqa: E402
+from arcta.parts.networks import MLP  # noqa: E402
+from arcta.rivals.baselines import SolvedSDE  # noqa: E402
 
 MOCAP = runpy.run_path(str(Path(__file__).parents[1] / "studies" / "mocap.py"))
 BUDGETS = {

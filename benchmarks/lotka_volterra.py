@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 import arcta
-from arcta import demo
-from arcta.datasets import lotka_volterra_drift, simulate
+from arcta.data.datasets import lotka_volterra_drift, simulate
+from arcta.outside import demo
 
 
 def floor(train: arcta.Series, test: arcta.Series) -> float:

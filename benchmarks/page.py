@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from arcta.figures import ACCENT, MUTED, SECOND, new_figure
+from arcta.predict.figures import ACCENT, MUTED, SECOND, new_figure
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"

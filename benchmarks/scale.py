@@ -77,29 +77,18 @@ def fed(path: Path) -> Callable[[int], None]:
     import jax.numpy as jnp
 
     import arcta
-    from arcta.model import build, summarise
-    from arcta.objective import Objective
-    from arcta.store import Feed
-    from arcta.train import advance, start
+    from arcta.data.batches import Slots
+    from arcta.data.feed import Feed
+    from arcta.training.loop import advance
+    from arcta.training.prepare import Recipe, prepare
 
     spec = arcta.LatentSDE(encoder="window", latent_size=2, decoder="linear", partition_size=128, lookahead=2)
     data = arcta.store(path, step=0.1)
-    sample = data.sample()
-    summary = summarise(spec, sample)
-    training = arcta.Training(steps=10**6)
-    state = [start(build(spec, summary, key=jax.random.key(0)), training, key=jax.random.key(1))]
-    feed = Feed(
-        data,
-        summary.scaling,
-        size=128,
-        lookahead=2,
-        margin=0,
-        batch_size=1,
-        observed=float(len(data)),
-        seed=0,
-        steps=50,
-    )
-    objective = Objective(num_draws=4, num_times=16)
+    training = arcta.Training(steps=10**6, num_draws=4, num_times=16)
+    ready = prepare(spec, data.sample(), training, key=jax.random.key(0), recipe=Recipe(warm=False))
+    state, objective = [ready.state], ready.objective
+    slots = Slots.over(data.num_partitions(128), 1)
+    feed = Feed(data, ready.layout.scaling, ready.shape, slots, observed=float(len(data)), seed=0, steps=50)
 
     def run(count: int) -> None:
         for _ in range(count // 50):
@@ -142,22 +131,19 @@ def stiffness_child(repeats: str) -> None:
     import jax
 
     import arcta
-    from arcta.model import build, summarise
-    from arcta.objective import Objective, TrainingData
-    from arcta.train import advance, start
-    from arcta.windows import windows_of
+    from arcta.training.loop import advance
+    from arcta.training.prepare import Recipe, prepare
 
-    data, training, runs = [arcta.datasets.lotka_volterra()], arcta.Training(steps=10**6, learning_rate=1e-9), {}
+    training = arcta.Training(steps=10**6, learning_rate=1e-9, num_draws=4, num_times=16)
+    data, runs = [arcta.datasets.lotka_volterra()], {}
     for factor in (1, 10, 100, 1000, 10_000):
 
         def drift(t: Any, z: Any, p: Any, u: Any, factor: float = float(factor)) -> Any:
             return [factor * z[0] * (1 - z[1]), -factor * z[1] * (1 - z[0])]
 
         spec = arcta.LatentSDE(decoder="identity", encoder="window", lookahead=0, drift=drift, partition_size=128)
-        summary = summarise(spec, data)
-        state = start(build(spec, summary, key=jax.random.key(0)), training, key=jax.random.key(1))
-        windows = TrainingData(windows_of(data, summary.scaling, size=128, lookahead=0))
-        objective, holder = Objective(num_draws=4, num_times=16), [state]
+        ready = prepare(spec, data, training, key=jax.random.key(0), recipe=Recipe(warm=False))
+        objective, windows, holder = ready.objective, ready.data, [ready.state]
 
         def run(objective: Any = objective, holder: list[Any] = holder, windows: Any = windows) -> None:
             holder[0], _, _ = jax.block_until_ready(
@@ -174,8 +160,10 @@ def processes_child(repeats: str, decoded: str) -> None:
     """In turns, the first process alone with all sixteen windows, and both with eight each: the machine's own pace changes by the
     minute."""
     import arcta
-    from arcta import parallel
+    from arcta.outside.cli.process import run_as_batch_work
+    from arcta.training import parallel
 
+    run_as_batch_work()
     parallel.connect()
     spec = arcta.LatentSDE(
         latent_size=6, encoder="window", decoder="mlp", lookahead=2, partition_size=298, encoder_sizes=(30, 30, 15),
@@ -235,7 +223,7 @@ def ensemble_child(count: str) -> None:
     import dataclasses
 
     import arcta
-    from arcta import demo
+    from arcta.outside import demo
 
     train, _ = demo.data()
     training = dataclasses.replace(demo.TRAINING, validate_every=10**6, log_every=200)
@@ -262,21 +250,22 @@ def start_child(began: str, cache: str) -> None:
     import jax
 
     import arcta
-    from arcta import demo, train
-    from arcta.cli import compilation_cache
+    from arcta.outside import demo
+    from arcta.outside.cli.options import compilation_cache
+    from arcta.training import loop
 
     if cache:
         os.environ["ARCTA_CACHE"] = cache
         compilation_cache()
     ends: list[float] = []
-    advance = train.advance
+    advance = loop.advance
 
     def timed(*arguments: Any) -> Any:
         out = jax.block_until_ready(advance(*arguments))
         ends.append(time.time())
         return out
 
-    train.advance = timed
+    loop.advance = timed
     arcta.fit(demo.MODEL, demo.data()[0], training=dataclasses.replace(demo.TRAINING, steps=1), progress=False)
     print(ends[1] - float(began))  # the first call compiles and takes no step
 
@@ -298,8 +287,9 @@ def forecast_child(repeats: str) -> None:
     import torchsde
 
     import arcta
-    from arcta.model import build, summarise
-    from arcta.solve import make_grids, walk
+    from arcta.model.build import build
+    from arcta.model.reading import read_data
+    from arcta.predict.solve import make_grids, walk
 
     count, steps, h = 1000, 1000, 0.01
     torch.set_num_threads(1)
@@ -313,7 +303,7 @@ def forecast_child(repeats: str) -> None:
         noise="learned",
     )
     data = [arcta.datasets.lotka_volterra()]
-    model = build(spec, summarise(spec, data), key=jax.random.key(0))
+    model = build(spec, *read_data(spec, data), key=jax.random.key(0))
     draws = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(jax.random.key(1), count))
     initial = jnp.zeros((count, 2))
     grids = make_grids(0.0, h * np.arange(1, steps + 1), h, np.zeros(0), np.zeros((0, 0)))
@@ -329,7 +319,7 @@ def forecast_child(repeats: str) -> None:
         def one(z: Any, key: Any) -> Any:
             path = diffrax.UnsafeBrownianPath(shape=(2,), key=key)
             terms = diffrax.MultiTerm(
-                diffrax.ODETerm(lambda t, z, _: model.drift(t, z, jnp.zeros(0), {})),
+                diffrax.ODETerm(lambda t, z, _: model.drift(jnp.asarray(t), z, jnp.zeros(0), {})),
                 diffrax.ControlTerm(lambda t, z, _: 0.1 * jnp.eye(2), path),
             )
             return diffrax.diffeqsolve(
@@ -422,7 +412,7 @@ def main() -> None:
     if options.child:
         CHILDREN[options.child[0]](*options.child[1:])
         return
-    from arcta.study import machine
+    from arcta.outside.study import machine
 
     result: dict[str, Any] = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
     result |= {"machine": machine(), "settings": {"repeats": REPEATS, "seed": 0}}

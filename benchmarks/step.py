@@ -54,12 +54,12 @@ from rival_torch import (  # noqa: E402
 )
 
 import arcta  # noqa: E402
-from arcta.baselines import SolvedSDE, SolverObjective, _latent, assemble  # noqa: E402
-from arcta.model import build, summarise  # noqa: E402
-from arcta.objective import Objective, TrainingData  # noqa: E402
-from arcta.study import machine  # noqa: E402
-from arcta.train import advance, start  # noqa: E402
-from arcta.windows import windows_of  # noqa: E402
+from arcta.data.batches import TrainingData  # noqa: E402
+from arcta.model.reading import read_data  # noqa: E402
+from arcta.outside.study import machine  # noqa: E402
+from arcta.rivals.baselines import SolvedSDE, recipe  # noqa: E402
+from arcta.training.loop import advance  # noqa: E402
+from arcta.training.prepare import Recipe, prepare  # noqa: E402
 
 torch.set_num_threads(1)
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -96,12 +96,8 @@ def stepper(loss: Any, state: Any, windows: TrainingData, training: arcta.Traini
 
 
 def ours(spec: arcta.LatentSDE, data: list[arcta.Series], training: arcta.Training) -> Run:
-    summary = summarise(spec, data)
-    state = start(build(spec, summary, key=jax.random.key(0)), training, key=jax.random.key(1))
-    shape = {"size": summary.partition_size, "lookahead": spec.lookahead, "margin": summary.margin}
-    windows = TrainingData(windows_of(data, summary.scaling, **shape))
-    counts = {"num_draws": training.num_draws, "num_times": training.num_times, "num_decoded": training.num_decoded}
-    return stepper(Objective(training.batch_size, **counts, kl_ramp=1000), state, windows, training)
+    ready = prepare(spec, data, training, key=jax.random.key(0), recipe=Recipe(warm=False))
+    return stepper(ready.objective, ready.state, ready.data, training)
 
 
 def diffrax(spec: arcta.LatentSDE, data: list[arcta.Series], gradient: Any) -> Run:
@@ -110,10 +106,10 @@ def diffrax(spec: arcta.LatentSDE, data: list[arcta.Series], gradient: Any) -> R
         latent_size=6, activation="tanh", partition_size=size, substeps=1, gradient=gradient, max_steps=1024,
         drift_sizes=spec.drift_sizes, decoder_sizes=spec.decoder_sizes,
     )  # fmt: skip
-    summary, training = summarise(_latent(rival), data), arcta.Training(steps=100_000, learning_rate=1e-4)
-    solved = assemble(rival, _latent(rival), summary, stochastic=True, encode=True, key=jax.random.key(0))
-    windows = TrainingData(windows_of(data, summary.scaling, size=size, lookahead=0))
-    return stepper(SolverObjective(1), start(solved, training, key=jax.random.key(1)), windows, training)
+    training = arcta.Training(steps=100_000, learning_rate=1e-4)
+    made = recipe(rival, key=jax.random.key(0))
+    ready = prepare(rival.specification(), data, training, key=jax.random.key(1), recipe=made)
+    return stepper(ready.objective, ready.state, ready.data, training)
 
 
 def in_torch(model: Any, loss: Callable[[], torch.Tensor]) -> Run:
@@ -135,13 +131,13 @@ def in_torch(model: Any, loss: Callable[[], torch.Tensor]) -> Run:
 
 def torch_step(spec: arcta.LatentSDE, data: list[arcta.Series], training: arcta.Training, compiled: bool) -> Run:
     torch.manual_seed(0)
-    summary = summarise(spec, data)
-    channels, latent, size = len(summary.channels), summary.latent_size, summary.partition_size
-    frame = int(summary.frame_shape[0]) if summary.frame_shape else 0
+    layout, reading = read_data(spec, data)
+    channels, latent, size = len(layout.channels), reading.latent_size, layout.partition_size
+    frame = int(layout.frame_shape[0]) if layout.frame_shape else 0
     around = channels * (spec.lookahead + 1)
     layers = (spec.drift_sizes, spec.activation)
     if callable(spec.drift):
-        drift = LorenzDrift(float(summary.scaling.scale[0]))
+        drift = LorenzDrift(float(layout.scaling.scale[0]))
     else:
         drift = NetDrift(latent, *layers) if spec.drift == "plain" else UncertainDrift(latent, *layers)
     decoder = None if spec.decoder == "identity" else mlp((latent, *spec.decoder_sizes, channels), spec.activation)

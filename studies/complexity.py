@@ -23,15 +23,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import arcta
-from arcta.baselines import NeuralODE, SolvedSDE, SolverObjective, assemble
-from arcta.compiled import LIGHT
-from arcta.figures import ACCENT, MUTED, SECOND, new_figure
-from arcta.model import LatentSDE, build, summarise
-from arcta.objective import Objective, TrainingData
-from arcta.sde import ParametricDrift
-from arcta.solved import Solved
-from arcta.study import Study, markdown
-from arcta.windows import windows_of
+from arcta.data.batches import TrainingData
+from arcta.model.spec import LatentSDE
+from arcta.outside.study import Study, markdown
+from arcta.predict.figures import ACCENT, MUTED, SECOND, new_figure
+from arcta.rivals.baselines import NeuralODE, SolvedSDE, recipe
+from arcta.runtime.compile import compiler_options
+from arcta.training.prepare import Recipe, prepare
 
 LIMIT, LATE = 300.0, "more than 5 minutes"
 STEP, NOISE = 0.1, 0.05
@@ -43,6 +41,8 @@ SWEEPS: dict[str, tuple[int, ...]] = {
 QUICK: dict[str, tuple[int, ...]] = {"length": (100, 1_000)}
 RIVALS = ("deterministic adjoint", "stochastic adjoint", "backprop through the solver")
 COLORS = dict(zip(("ARCTA", *RIVALS), (ACCENT, SECOND, "#8c2a3a", MUTED), strict=True))
+
+TRAINING = arcta.Training(num_draws=10, num_times=10, kl_ramp=0.0)
 
 
 def cycle(t: Any, z: Any, p: Any, u: Any) -> list[Any]:
@@ -82,15 +82,15 @@ def gradient(loss: Any, model: Any, data: TrainingData) -> Any:
 
         return jax.grad(value)(flat)
 
-    compiled = jax.jit(slope).lower(flat, data, jnp.asarray(0)).compile(compiler_options=LIGHT)
+    compiled = (
+        jax.jit(slope).lower(flat, data, jnp.asarray(0)).compile(compiler_options=compiler_options(thorough=False))
+    )
     return flat, compiled
 
 
 def seconds(flat: Any, compiled: Any, data: TrainingData, step: int, repeats: int = 1) -> float:
     began = time.perf_counter()
-    for i in range(repeats):
-        slope = compiled(flat, data, jnp.asarray(step + i))
-    jax.block_until_ready(slope)
+    jax.block_until_ready([compiled(flat, data, jnp.asarray(step + i)) for i in range(repeats)])
     return (time.perf_counter() - began) / repeats
 
 
@@ -110,10 +110,9 @@ def ours(study: Study, sweep: str) -> dict[str, Any]:
             partition_size=64,
             kernel_sizes=(32, 32),
         )
-        summary = summarise(spec, series)
-        windows = TrainingData(windows_of(series, summary.scaling, size=64, lookahead=0))
-        model = build(spec, summary, key=jax.random.key(0))
-        ready.append((*gradient(Objective(1, 10, 10), model, windows), windows))
+        found = prepare(spec, series, TRAINING, key=jax.random.key(0), recipe=Recipe(warm=False))
+        windows = found.data
+        ready.append((*gradient(found.objective, found.state.model, windows), windows))
     rounds: list[list[float]] = []
     for turn in range(20 if study.quick else 200):
         rounds.append([seconds(flat, compiled, windows, 10 * turn, repeats=10) for flat, compiled, windows in ready])
@@ -139,24 +138,21 @@ def rival(method: str, sweep: str, size: int) -> None:
     if method == "stochastic adjoint":
         substeps = max(2, int(np.ceil(4 * kappa * STEP)))
         rival = SolvedSDE(decoder="identity", substeps=substeps, **shared)
-        shape = {"stochastic": True, "encode": True}
     else:
         rival = NeuralODE(gradient="backprop" if method.startswith("backprop") else "adjoint", **shared)
-        shape = {"stochastic": False, "encode": False}
-    spec = LatentSDE(decoder="identity", encoder="window", lookahead=0, noise=NOISE, partition_size=length)
-    summary = summarise(spec, series)
-    solved = assemble(rival, spec, summary, **shape, key=jax.random.key(0))
-    drift = build(
-        LatentSDE(
-            decoder="identity", encoder="window", lookahead=0, noise=NOISE, drift=cycle, parameters=parameters(kappa)
-        ),
-        summary,
-        key=jax.random.key(0),
-    ).drift
-    assert isinstance(drift, ParametricDrift)
-    solved: Solved = eqx.tree_at(lambda s: s.model.drift, solved, drift)
-    windows = TrainingData(windows_of(series, summary.scaling, size=length, lookahead=0))
-    flat, compiled = gradient(SolverObjective(batch_size=len(series)), solved, windows)
+    spec = LatentSDE(
+        decoder="identity",
+        encoder="window",
+        lookahead=0,
+        noise=NOISE,
+        drift=cycle,
+        parameters=parameters(kappa),
+        partition_size=length,
+    )
+    training = arcta.Training(batch_size=len(series), kl_ramp=0.0)
+    ready = prepare(spec, series, training, key=jax.random.key(0), recipe=recipe(rival, key=jax.random.key(0)))
+    windows = ready.data
+    flat, compiled = gradient(ready.objective, ready.state.model, windows)
     print(json.dumps({"bytes": compiled.memory_analysis().temp_size_in_bytes}), flush=True)
     seconds(flat, compiled, windows, 0)
     times = [seconds(flat, compiled, windows, 0)]

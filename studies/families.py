@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 import arcta
-from arcta.backtest import MODEL
-from arcta.classical import kalman_smoother
-from arcta.datasets import FAMILIES, SAMPLINGS, Benchmark, benchmark
-from arcta.study import Study, markdown
+from arcta.data.datasets import FAMILIES, SAMPLINGS, Benchmark, benchmark
+from arcta.outside.study import Study, markdown
+from arcta.predict.classical import kalman_smoother
+from arcta.task.backtest import MODEL
 
 ORIGINS = 8
 
@@ -79,7 +79,7 @@ def measure(training: arcta.Training, origins: int, family: str, sampling: str, 
         "best_naive_rmse": float(rolled.table.loc[rolled.best_naive, "rmse"]),
         "mean_rmse": float(rolled.table.loc["training mean", "rmse"]),
         "methods": rolled.table["rmse"].to_dict(),
-        "latent_size": fit.summary.latent_size,
+        "latent_size": fit.reading.latent_size,
         "seconds": seconds,
     }
 

@@ -18,14 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import arcta
-from arcta.figures import ACCENT, SECOND, new_figure
-from arcta.model import Model, build, summarise
-from arcta.objective import Objective, TrainingData
-from arcta.posterior import rotation
-from arcta.solved import solve_ode
-from arcta.study import Study, markdown
-from arcta.train import start, train
-from arcta.windows import windows_of
+from arcta.data.batches import TrainingData
+from arcta.model.build import build
+from arcta.outside.study import Study, markdown
+from arcta.parts.model import Model
+from arcta.parts.posterior import rotation
+from arcta.predict.figures import ACCENT, SECOND, new_figure
+from arcta.rivals.solved import solve_ode
+from arcta.training.loop import Hooks, train
+from arcta.training.prepare import Recipe, prepare
 
 TRUTH = {"sigma": 10.0, "beta": 8 / 3, "rho": 28.0}
 START = (8.0, -2.0, 36.05)
@@ -116,17 +117,17 @@ def residual_parts(model: Model, data: TrainingData, span: float) -> dict[str, f
 
     def parts(posterior: Any, t: Any, noise: Any) -> Any:
         marginal = posterior(t)
-        std = jnp.exp(0.5 * marginal.log_variance)
+        std = jnp.exp(0.5 * marginal.normal.log_variance)
 
         def f(z: Any) -> Any:
             return model.drift(t, z, jnp.zeros(0), values)
 
-        jacobian = jax.jacfwd(f)(marginal.mean)
+        jacobian = jax.jacfwd(f)(marginal.normal.mean)
         turned = rotation(jacobian, std**2, q)
-        mean = marginal.mean_rate - f(marginal.mean)
+        mean = marginal.mean_rate - f(marginal.normal.mean)
         spread = 0.5 * marginal.log_variance_rate * std * noise + (turned - jacobian) @ (std * noise)
         price = -0.5 * q * noise / std
-        curved = f(marginal.mean) + jacobian @ (std * noise) - f(marginal.mean + std * noise)
+        curved = f(marginal.normal.mean) + jacobian @ (std * noise) - f(marginal.normal.mean + std * noise)
         return jnp.stack([jnp.sum(x**2 / q) for x in (mean, spread, price, curved, mean + spread + price + curved)])
 
     @eqx.filter_jit
@@ -151,12 +152,12 @@ def measure(study: Study, horizon: float, seed: int, encoder: str) -> dict[str, 
     guess, rejected = first_guess(seed)
     series = arcta.datasets.lorenz(seed=seed, duration=horizon)
     spec = specification(guess, encoder)
-    summary = summarise(spec, series)
     steps = 60 if study.quick else TRAINING.steps
+    training = arcta.Training(**{**vars(TRAINING), "steps": steps, "validate_every": 10**6, "checkpoint_every": 10**6})
     build_key, train_key = jax.random.split(jax.random.key(seed))
-    shape = {"size": summary.partition_size, "lookahead": 0, "margin": summary.margin}
-    data = TrainingData(windows_of([series], summary.scaling, **shape))
-    objective = Objective(TRAINING.batch_size, TRAINING.num_draws, TRAINING.num_times, kl_ramp=round(0.05 * steps))
+    recipe = Recipe(make=lambda spec, layout, reading, _: build(spec, layout, reading, key=build_key), warm=False)
+    ready = prepare(spec, series, training, key=train_key, recipe=recipe)
+    objective, data, scaling = ready.objective, ready.data, ready.layout.scaling
     norms: list[float] = []
 
     @eqx.filter_jit
@@ -164,29 +165,29 @@ def measure(study: Study, horizon: float, seed: int, encoder: str) -> dict[str, 
         def loss(model: Model) -> Any:
             return objective(model, data, step, key=jax.random.fold_in(train_key, step))[0]
 
-        gradient = eqx.filter_grad(loss)(model).drift.parameters
+        gradient = eqx.filter_grad(loss)(model).drift.named_parameters()
         # d/d(log θ) = θ d/dθ
-        return jnp.stack([gradient[name].log.mean / model.drift.parameters[name].quantile(0.5) for name in TRUTH])
+        return jnp.stack(
+            [gradient[name].log.mean / model.drift.named_parameters()[name].quantile(0.5) for name in TRUTH]
+        )
 
     def watch(model: Model, step: int) -> dict[str, float]:
         norms.append(float(jnp.linalg.norm(slope(model, data, jnp.asarray(step)))))
         return {}
 
-    training = arcta.Training(**{**vars(TRAINING), "steps": steps, "validate_every": 10**6, "checkpoint_every": 10**6})
-    begun = start(build(spec, summary, key=build_key), training, key=train_key)
-    outcome = train(objective, begun, data, training, measure=watch, progress=False)
+    outcome = train(objective, ready.state, data, training, hooks=Hooks(measure=watch), progress=False)
     model = outcome.state.model
-    unit = summary.scaling.scale**2 / summary.scaling.time_scale
+    unit = scaling.scale**2 / scaling.time_scale
     result: dict[str, Any] = {
         "adjoint_norm": adjoint_norm(series, guess) if encoder == "window" else None,
         "arcta_norm": float(np.mean(norms)),
         "seconds": outcome.seconds,
         "rejected_guesses": rejected,
         "diffusion": (np.asarray(model.diffusion.level.quantile(0.5)) * unit).tolist(),
-        "parts": residual_parts(model, data, (series.times[-1] - series.times[0]) / summary.scaling.time_scale),
+        "parts": residual_parts(model, data, (series.times[-1] - series.times[0]) / scaling.time_scale),
     }
     for name, truth in TRUTH.items():
-        item = model.drift.parameters[name]
+        item = model.drift.named_parameters()[name]
         low, middle, high = (float(item.quantile(p)) for p in (0.025, 0.5, 0.975))
         inside = bool(low <= truth <= high)
         result[name] = {"guess": guess[name], "median": middle, "q2.5": low, "q97.5": high, "inside": inside}

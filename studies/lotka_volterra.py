@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import arcta
-from arcta import demo
-from arcta.baselines import NeuralODE, SolvedSDE
-from arcta.figures import ACCENT, INK, MUTED, SECOND, new_figure
-from arcta.study import Study, markdown
+from arcta.outside import demo
+from arcta.outside.study import Study, markdown
+from arcta.predict.figures import ACCENT, INK, MUTED, SECOND, new_figure
+from arcta.rivals.baselines import NeuralODE, SolvedSDE
 
 PAPER = arcta.LatentSDE(
     decoder="identity",

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 import arcta
-from arcta.figures import ACCENT, INK, new_figure
-from arcta.metrics import crps
-from arcta.nn import MLP
-from arcta.sde import PlainDrift
-from arcta.study import Study, markdown
+from arcta.outside.study import Study, markdown
+from arcta.parts.networks import MLP
+from arcta.parts.sde import PlainDrift
+from arcta.predict.figures import ACCENT, INK, new_figure
+from arcta.predict.metrics import crps
 
 NUM_PATHS = 128
 PAPER = {

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import arcta
-from arcta.figures import ACCENT, SECOND, new_figure
-from arcta.study import Study, markdown
+from arcta.outside.study import Study, markdown
+from arcta.predict.figures import ACCENT, SECOND, new_figure
 
 mocap = runpy.run_path(str(Path(__file__).with_name("mocap.py")))
 PAPER, TRAINING = mocap["PAPER"], mocap["PAPER_TRAINING"]

@@ -18,11 +18,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import arcta
-from arcta.elbo import elbo
-from arcta.figures import ACCENT, MUTED, SECOND, new_figure
-from arcta.quadrature import stratified, uniform
-from arcta.study import Study, markdown
-from arcta.windows import windows_of
+from arcta.bound.elbo import elbo
+from arcta.bound.quadrature import stratified, uniform
+from arcta.data.windows import windows_of
+from arcta.outside.study import Study, markdown
+from arcta.predict.figures import ACCENT, MUTED, SECOND, new_figure
 
 TIMES = (10, 50, 100)
 MODEL = arcta.LatentSDE(
@@ -79,8 +79,8 @@ def variance(study: Study, num_draws: int, num_times: int, times: str) -> dict[s
     """The relative variance of the path KL's gradient at the model that seed 0 ends with."""
     fit = train(study.quick, TIMES[0], 0)
     before, _ = data()
-    shape = {"size": fit.summary.partition_size, "lookahead": fit.model.encoder.lookahead, "margin": fit.summary.margin}
-    window = jax.tree.map(lambda leaf: jnp.asarray(leaf[3]), windows_of([before], fit.summary.scaling, **shape))
+    windows = windows_of([before], fit.layout.scaling, fit.layout.window_shape(fit.model))
+    window = jax.tree.map(lambda leaf: jnp.asarray(leaf[3]), windows)
     draw = {"stratified": stratified, "plain": uniform}[times]
 
     @eqx.filter_jit

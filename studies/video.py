@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 import arcta
-from arcta.figures import ACCENT, INK, MUTED, SECOND, new_figure
-from arcta.study import Study, markdown
+from arcta.outside.study import Study, markdown
+from arcta.predict.figures import ACCENT, INK, MUTED, SECOND, new_figure
 
 # Forecasts start where all five frames are seen, so no look-ahead is hidden in training.
 SHARED: dict[str, Any] = {"latent_size": 2, "lookahead": 4, "lookahead_dropout": 0.0, "likelihood": "bernoulli"}

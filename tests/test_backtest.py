@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 import arcta
-from arcta import classical
-from arcta.backtest import MODEL, Backtest, backtest, gaussian_scores
-from arcta.metrics import crps
-from arcta.model import summarise
-from arcta.series import kind_of
+from arcta.data.series import kind_of
+from arcta.model.reading import read_data
+from arcta.predict import classical
+from arcta.predict.metrics import crps
+from arcta.task.backtest import MODEL, Backtest, backtest, gaussian_scores
 
 
 def test_kalman_smoother_against_the_joint_gaussian():
@@ -128,9 +128,9 @@ def test_the_survey_finds_the_size_of_the_state(family, axes):
     """The number of latent axes, and the noise to within a factor, on data the rules were not chosen on."""
     data = arcta.datasets.benchmark(family, seed=7)
     train = data.series.at_rows(data.series.times <= data.cut)
-    summary = summarise(arcta.LatentSDE(), train)
-    assert summary.latent_size == axes
-    ratio = np.median(np.array(summary.noise) * summary.scaling.scale) / data.noise
+    layout, reading = read_data(arcta.LatentSDE(), train)
+    assert reading.latent_size == axes
+    ratio = np.median(np.array(reading.noise) * layout.scaling.scale) / data.noise
     assert 0.7 < ratio < 1.6
 
 
@@ -153,7 +153,7 @@ def test_default_bound_on_a_rough_process_is_near_the_exact_log_likelihood():
     terms = ("path_kl", "initial_kl", "parameter_kl")
     rows = fit.history[-8:]
     bound = np.mean([row["log_likelihood"] - sum(row[name] for name in terms) for row in rows])
-    bound -= len(train) * np.log(fit.summary.scaling.scale[0])
+    bound -= len(train) * np.log(fit.layout.scaling.scale[0])
     truth = exact.log_likelihood(
         np.array([[-1.0]]), np.array([1.0]), np.zeros(1), np.array([[0.5]]), train.times, train.values, 0.2**2
     )

@@ -10,10 +10,11 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import arcta
-from arcta.baselines import LatentODE, NeuralODE, SolvedSDE, assemble
-from arcta.model import LatentSDE, summarise
-from arcta.solved import Clock, solve_ode, solve_sde
-from arcta.windows import windows_of
+from arcta.data.windows import WindowShape, windows_of
+from arcta.model.reading import read_data
+from arcta.model.spec import LatentSDE
+from arcta.rivals.baselines import LatentODE, NeuralODE, SolvedSDE, assemble
+from arcta.rivals.solved import Clock, solve_ode, solve_sde
 
 
 def decay(t, z, rate):
@@ -40,7 +41,7 @@ def test_stochastic_adjoint_is_the_gradient_of_the_sampled_path():
     def total(rate, gradient):
         options = {"step": 0.005, "gradient": gradient, "key": jax.random.key(3)}
         spread = lambda t, z, args: 0.3 * jnp.ones_like(z)  # noqa: E731
-        return jnp.sum(solve_sde(decay, spread, jnp.array([1.0]), times, rate, **options).states)
+        return jnp.sum(solve_sde((decay, spread), jnp.array([1.0]), times, rate, **options).states)
 
     adjoint, backprop = (jax.grad(total)(jnp.array(0.7), gradient) for gradient in ("adjoint", "backprop"))
     assert adjoint == pytest.approx(float(backprop), rel=0.02)
@@ -52,7 +53,7 @@ def test_stationary_variance_of_solved_ou():
 
     def end(key):
         spread = lambda t, z, args: jnp.sqrt(2.0) * jnp.ones_like(z)  # noqa: E731
-        return solve_sde(decay, spread, jnp.zeros(1), times, jnp.array(1.0), step=0.05, key=key).states[-1, 0]
+        return solve_sde((decay, spread), jnp.zeros(1), times, jnp.array(1.0), step=0.05, key=key).states[-1, 0]
 
     ends = np.asarray(jax.vmap(end)(jax.random.split(jax.random.key(0), 4000)))
     exact = 1 - np.exp(-3.0)
@@ -69,18 +70,18 @@ def test_one_solve_serves_windows_of_any_spacing():
     """All windows at once on the rows' clock, against scipy on each window's own times."""
     data = ragged()
     spec = LatentSDE(decoder="identity", encoder="window", lookahead=0, drift="plain", noise=0.1, partition_size=4)
-    summary = summarise(spec, data)
-    windows = jax.tree.map(jnp.asarray, windows_of(data, summary.scaling, size=4, lookahead=0))
+    layout, reading = read_data(spec, data)
+    windows = jax.tree.map(jnp.asarray, windows_of(data, layout.scaling, WindowShape(4, 0)))
     rival = NeuralODE(drift_sizes=(8,), tolerance=1e-6)
-    solved = assemble(rival, spec, summary, stochastic=False, encode=False, key=jax.random.key(1))
-    draw = solved.model.draw(key=jax.random.key(0))
+    solved = assemble(rival, spec, layout, reading, key=jax.random.key(1))
+    draw = solved.draw(key=jax.random.key(0))
     states = np.asarray(solved.through(windows, draw, key=jax.random.key(0))[0].states)
     for w in range(len(windows.first)):
         count = int(np.sum(np.asarray(windows.node)[w]))
         times = np.asarray(windows.times, float)[w, :count]
 
         def rate(t, z):
-            return np.asarray(solved.model.drift(jnp.asarray(t), jnp.asarray(z, jnp.float32), jnp.zeros(0), {}), float)
+            return np.asarray(solved.drift(jnp.asarray(t), jnp.asarray(z, jnp.float32), jnp.zeros(0), {}), float)
 
         exact = solve_ivp(
             rate, (0, times[-1]), np.asarray(windows.values)[w, 0], t_eval=times, rtol=1e-6, atol=1e-8
@@ -92,7 +93,7 @@ def test_one_solve_serves_windows_of_any_spacing():
 def test_clock_rate_is_the_derivative_and_meets_the_times():
     data = ragged()
     spec = LatentSDE(decoder="identity", encoder="window", lookahead=0, noise=0.1, partition_size=4)
-    windows = jax.tree.map(jnp.asarray, windows_of(data, summarise(spec, data).scaling, size=4, lookahead=0))
+    windows = jax.tree.map(jnp.asarray, windows_of(data, read_data(spec, data)[0].scaling, WindowShape(4, 0)))
     clock = Clock(windows)
     for row in range(clock.times.shape[1]):
         np.testing.assert_allclose(clock(jnp.asarray(float(row)))[0], clock.times[:, row], rtol=1e-5, atol=1e-6)
@@ -105,14 +106,14 @@ def test_clock_rate_is_the_derivative_and_meets_the_times():
 def test_gradients_agree_between_adjoint_and_backprop():
     data = ragged()
     spec = LatentSDE(decoder="identity", encoder="window", lookahead=0, drift="plain", noise=0.1, partition_size=4)
-    summary = summarise(spec, data)
-    windows = jax.tree.map(jnp.asarray, windows_of(data, summary.scaling, size=4, lookahead=0))
+    layout, reading = read_data(spec, data)
+    windows = jax.tree.map(jnp.asarray, windows_of(data, layout.scaling, WindowShape(4, 0)))
 
     def slopes(gradient):
         rival = NeuralODE(drift_sizes=(8,), tolerance=1e-5, gradient=gradient)
-        solved = assemble(rival, spec, summary, stochastic=False, encode=False, key=jax.random.key(1))
+        solved = assemble(rival, spec, layout, reading, key=jax.random.key(1))
         loss = lambda s: jnp.sum(s.terms(windows, key=jax.random.key(0))[0])  # noqa: E731
-        return np.concatenate([np.ravel(x) for x in jax.tree.leaves(eqx.filter_grad(loss)(solved).model.drift)])
+        return np.concatenate([np.ravel(x) for x in jax.tree.leaves(eqx.filter_grad(loss)(solved).drift)])
 
     adjoint, backprop = slopes("adjoint"), slopes("backprop")
     assert np.linalg.norm(adjoint - backprop) < 0.01 * np.linalg.norm(backprop)

@@ -17,8 +17,9 @@ import pandas as pd
 import pytest
 
 import arcta
-from arcta import cli
-from arcta.config import load_configuration
+from arcta.outside.cli import commands as cli
+from arcta.outside.cli.options import configuration_of
+from arcta.outside.config import load_configuration
 
 ZONE = "Europe/Berlin"
 ROWS = 160
@@ -104,7 +105,7 @@ def future(folder: Path, hours: int = 12) -> Path:
 def test_fit_says_what_it_read_and_leaves_a_run(trained, capsys):
     assert run("inspect", trained / "run", "--json") == 0
     stored = json.loads(capsys.readouterr().out)
-    assert stored["data"]["kinds"] == ["gaussian", "poisson"]
+    assert stored["reading"]["kinds"] == ["gaussian", "poisson"]
     assert stored["data"]["calendar"] == {"origin": "2024-03-27T23:00:00", "unit": "h", "zone": ZONE}
     assert stored["data"]["input_names"] == ["heat"]
     assert any("numbers the rows" in note for note in stored["about"]["notes"])
@@ -184,9 +185,9 @@ def test_configuration_is_written_read_and_overridden(tmp_path, capsys):
     assert run("init", path) == 0
     assert run("init", path) == 2
     assert "--force" in capsys.readouterr().err
-    assert load_configuration(path) == cli._configuration(None, {}, None)
+    assert load_configuration(path) == configuration_of(None, {}, None)
     path.write_text(path.read_text().replace("steps = 2000", "steps = 7").replace("# latent_size =", "latent_size = 3"))
-    merged = cli._configuration(
+    merged = configuration_of(
         path, {"training.steps": 9}, ["model.rotation=false", 'model.likelihood={"x": "poisson"}']
     )
     assert (merged.training.steps, merged.model.latent_size, merged.model.rotation) == (9, 3, False)
@@ -234,7 +235,7 @@ def test_a_file_that_stays_on_disk(tmp_path, capsys):
         assert "with 600 rows and 2 channels" in (tmp_path / "run" / "report.html").read_text()
         assert json.loads(capsys.readouterr().out)["stopped"] == "finished"
         loaded = arcta.load(tmp_path / "run")
-        assert loaded.summary.channels == ("a", "b")
+        assert loaded.layout.channels == ("a", "b")
         assert loaded.context[0].times[-1] == times[-1]
     assert run("fit", str(tmp_path / "long.npy"), *option, *words, "--holdout", "0.2") == 2
     assert "leave holdout= and join_penalty out" in capsys.readouterr().err
@@ -281,7 +282,7 @@ def test_ctrl_c_in_training_saves_what_was_reached(tmp_path):
         10_000_000,
         "--no-report",
     ]
-    job = subprocess.Popen([sys.executable, "-m", "arcta.cli", *map(str, words)], stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen([sys.executable, "-m", "arcta", *map(str, words)], stderr=subprocess.PIPE, text=True)
     assert job.stderr is not None
     deadline = time.time() + 240
     for line in job.stderr:
@@ -316,7 +317,7 @@ def test_frames_have_pictures_and_a_film(film):
     assert "data:image/gif;base64" in page
     assert (film / "figures" / "forecast.gif").read_bytes()[:3] == b"GIF"
     assert (film / "figures" / "reconstruction.png").is_file()
-    assert arcta.load(film).summary.kinds[0] == "bernoulli"
+    assert arcta.load(film).reading.kinds[0] == "bernoulli"
 
 
 def browser():

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arcta
-from arcta.compiled import compiled
-from arcta.model import summarise
-from arcta.scaling import Scaling
-from arcta.series import as_list
-from arcta.windows import windows_of
+from arcta.data.scaling import Scaling
+from arcta.data.series import as_list
+from arcta.data.windows import WindowShape, windows_of
+from arcta.model.reading import read_data
+from arcta.runtime.compile import compile_lightly
 
 UNSCALED = Scaling(0.0, 1.0, np.zeros(1), np.ones(1), np.zeros(0), np.ones(0))
 
@@ -112,21 +112,21 @@ def test_that_would_have_been_noticed():
         return x + 1
 
     COMPILED.clear()
-    assert compiled(one_more)(np.float32(1.0)) == 2.0
+    assert compile_lightly(one_more)(np.float32(1.0)) == 2.0
     assert "jit(one_more)" in COMPILED
 
 
 def test_what_is_no_error_is_a_warning():
     still = arcta.Series(np.arange(5.0), np.stack([np.arange(5.0), np.ones(5)], 1), channels=["moves", "still"])
     with pytest.warns(UserWarning, match="1 of 2 channels never vary .*still"):
-        scaling = summarise(arcta.LatentSDE(partition_size=4), still).scaling
+        scaling = read_data(arcta.LatentSDE(partition_size=4), still)[0].scaling
     assert scaling.scale[1] == 1
     with pytest.warns(UserWarning, match=r"partition_size 128 is beyond the longest series \(10 observations\)"):
-        assert summarise(arcta.LatentSDE(partition_size=128), GOOD).partition_size == 10
+        assert read_data(arcta.LatentSDE(partition_size=128), GOOD)[0].partition_size == 10
     lone = arcta.Series([3.0], [0.4], name="lone")
     with pytest.warns(UserWarning, match="1 of 2 series hold a single observation"):
-        summary = summarise(arcta.LatentSDE(partition_size=8), [GOOD, lone])
-    windows = windows_of([GOOD, lone], summary.scaling, size=8, lookahead=1)
+        layout, _ = read_data(arcta.LatentSDE(partition_size=8), [GOOD, lone])
+    windows = windows_of([GOOD, lone], layout.scaling, WindowShape(8, 1))
     assert windows.scored.sum() == 11
 
 
@@ -146,7 +146,7 @@ def test_windows_tile_the_series(n, size, lookahead, seed):
     rng = np.random.default_rng(seed)
     times = np.cumsum(rng.uniform(0.1, 1.0, n))
     values = rng.standard_normal(n)
-    windows = windows_of([arcta.Series(times, values)], UNSCALED, size=size, lookahead=lookahead)
+    windows = windows_of([arcta.Series(times, values)], UNSCALED, WindowShape(size, lookahead))
     scored = np.asarray(windows.values)[np.asarray(windows.scored)][:, 0]
     np.testing.assert_allclose(scored, values, rtol=1e-6)
     starts, ends = np.asarray(windows.start, float), np.asarray(windows.start + windows.end, float)
@@ -164,18 +164,18 @@ def test_windows_tile_the_series(n, size, lookahead, seed):
 def test_long_series_keep_their_resolution_in_float32():
     times = 1e9 + 1e-3 * np.arange(300)
     scaling = Scaling(1e9, 1.0, np.zeros(1), np.ones(1), np.zeros(0), np.ones(0))
-    windows = windows_of([arcta.Series(times, np.arange(300.0))], scaling, size=64, lookahead=0)
+    windows = windows_of([arcta.Series(times, np.arange(300.0))], scaling, WindowShape(64))
     np.testing.assert_allclose(np.diff(windows.times[-1][windows.node[-1]]), 1e-3, rtol=1e-3)
 
 
 def test_inputs_keep_their_own_grid_and_are_interpolated():
-    from arcta.sde import interpolate_inputs
+    from arcta.parts.sde import interpolate_inputs
 
     times = np.arange(12.0)
     values = np.where(times % 3 == 0, times, np.nan)  # inputs are known where nothing is observed
     series = arcta.Series(times, values, inputs=times**2)
     scaling = Scaling(0.0, 1.0, np.zeros(1), np.ones(1), np.zeros(1), np.ones(1))
-    windows = windows_of([series], scaling, size=2, lookahead=0)
+    windows = windows_of([series], scaling, WindowShape(2, 0))
     second = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf[1]), windows)
     for t, expected in ((0.0, 36.0), (0.5, 42.5), (1.0, 49.0)):
         value = interpolate_inputs(jax.numpy.array(t), second.input_times, second.inputs)

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 import arcta
-from arcta.ensemble import Members, _advance, stack
-from arcta.objective import Objective, TrainingData
-from arcta.prediction import Prediction, mix
-from arcta.train import start
-from arcta.windows import windows_of
+from arcta.bound.objective import Objective
+from arcta.data.batches import TrainingData
+from arcta.data.windows import WindowShape, windows_of
+from arcta.model.build import build
+from arcta.model.reading import read_data
+from arcta.predict.prediction import Prediction, mix
+from arcta.training.ensemble import Members, _advance, stack
+from arcta.training.loop import start
 
 MODEL = arcta.LatentSDE(
     decoder="identity", encoder="window", lookahead=0, partition_size=32, drift_sizes=(8,), encoder_sizes=(8,)
@@ -65,10 +68,10 @@ def test_an_ensemble_is_saved_loaded_resumed_and_reported(ensemble, data, tmp_pa
 
 def test_the_vmapped_program_of_a_gpu_trains_as_the_cpus_threads_do(data):
     series = [data[0]]
-    summary = arcta.model.summarise(MODEL, series)
-    modules = [arcta.model.build(MODEL, summary, key=jax.random.key(i)) for i in range(2)]
+    layout, reading = read_data(MODEL, series)
+    modules = [build(MODEL, layout, reading, key=jax.random.key(i)) for i in range(2)]
     state = stack([start(module, TRAINING, key=jax.random.key(i)) for i, module in enumerate(modules)])
-    windows = TrainingData(windows_of(series, summary.scaling, size=32, lookahead=0))
+    windows = TrainingData(windows_of(series, layout.scaling, WindowShape(32, 0)))
     objective, stop = Objective(num_draws=4, num_times=16, kl_ramp=2), jnp.asarray(10, jnp.int32)
     arrays, means, _ = _advance(objective, TRAINING, state, windows, stop)
     threads = Members([TRAINING] * 2)

@@ -13,12 +13,15 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import arcta
-from arcta.elbo import residual
-from arcta.model import Draw, build, summarise
-from arcta.nn import MLP
-from arcta.objective import Objective, TrainingData, at, observed_entries, summed
-from arcta.posterior import gaussian_kl
-from arcta.windows import windows_of
+from arcta.bound.objective import Objective
+from arcta.bound.residual import residual
+from arcta.data.batches import TrainingData, observed_entries, take
+from arcta.data.windows import WindowShape, windows_of
+from arcta.model.build import build
+from arcta.model.reading import read_data
+from arcta.parts.model import Draw
+from arcta.parts.networks import MLP
+from arcta.runtime.sums import sum_over
 
 
 def awkward(channels: int) -> list[arcta.Series]:
@@ -49,12 +52,13 @@ def dense_loss(model, windows, draws: Draw, draw_mass, order: int):
 
     def one(window):
         posterior = model.posterior(window)
-        mean, log_variance = posterior.at_nodes()
+        at_nodes = posterior.at_nodes()
+        mean, log_variance = at_nodes.mean, at_nodes.log_variance
         count = len(mean)
         mask = window.mask[:count] & window.scored[:count, None]
 
         def log_density(draw, e):
-            outputs = jax.vmap(lambda z: model.decode(z, draw))(mean + jnp.exp(0.5 * log_variance) * e)
+            outputs = jax.vmap(lambda z: model.decoder(z, draw.decoder))(mean + jnp.exp(0.5 * log_variance) * e)
             rows = jax.vmap(lambda x, o: model.likelihood.log_density(x, o, draw.likelihood))
             return jnp.sum(jnp.where(mask, rows(window.values[:count], outputs), 0))
 
@@ -68,10 +72,10 @@ def dense_loss(model, windows, draws: Draw, draw_mass, order: int):
         log_likelihood = draw_mass @ over_noise @ mass
         path_kl = 0.5 * window.end * (draw_mass @ (rates(draws, times, epsilon) @ mass) @ weights)
         first = window.margin
-        initial = gaussian_kl(mean[first], log_variance[first], model.initial.mean, model.initial.log_variance)
+        initial = at_nodes.at(first).kl(model.initial)
         return log_likelihood - path_kl - jnp.where(window.first, initial, 0)
 
-    bounds = [one(at(windows, jnp.array(i))) for i in range(len(windows.first))]
+    bounds = [one(take(windows, jnp.array(i))) for i in range(len(windows.first))]
     return -(sum(bounds) - model.parameter_kl()) / observed_entries(windows)
 
 
@@ -111,6 +115,9 @@ class Certain(eqx.Module):
     def draw(self, *, key):
         return {}
 
+    def median(self):
+        return {}
+
     def kl(self):
         return jnp.zeros(())
 
@@ -123,11 +130,11 @@ def test_gradient_is_unbiased_with_rotation_ragged_irregular_and_masked(encoder,
         activation="tanh", encoder_sizes=(5,), decoder_sizes=(4,), kernel_sizes=(3,), diffusion_start=0.5,
         drift=Certain(MLP((2, 6, 2), "tanh", rng=np.random.default_rng(4))),
     )  # fmt: skip
-    summary = summarise(spec, data)
-    model = build(spec, summary, key=jax.random.key(0))
+    layout, reading = read_data(spec, data)
+    model = build(spec, layout, reading, key=jax.random.key(0))
     model = eqx.tree_at(lambda m: m.diffusion.level, model, arcta.Known(np.array([0.5, 0.8])))
-    shape = {"size": 4, "lookahead": model.encoder.lookahead, "margin": summary.margin}
-    windows = jax.tree.map(jnp.asarray, windows_of(data, summary.scaling, **shape))
+    shape = WindowShape(4, *model.reach)
+    windows = jax.tree.map(jnp.asarray, windows_of(data, layout.scaling, shape))
     assert len(windows.first) == 5
     draw = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(jax.random.key(0), 1))
     check(
@@ -146,11 +153,11 @@ def test_gradient_is_unbiased_over_the_parameters_posteriors_too():
         activation="tanh", encoder_sizes=(5,), kernel_sizes=(3,), diffusion_start=0.5,
         drift=Certain(MLP((1, 6, 1), "tanh", rng=np.random.default_rng(4))),
     )  # fmt: skip
-    summary = summarise(spec, data)
-    model = build(spec, summary, key=jax.random.key(0))
+    layout, reading = read_data(spec, data)
+    model = build(spec, layout, reading, key=jax.random.key(0))
     spread = lambda m: (m.diffusion.level.log.log_std, m.likelihood.variance.log.log_std)  # noqa: E731
     model = eqx.tree_at(spread, model, (jnp.array([-1.0]), jnp.array([-1.2])))
-    windows = jax.tree.map(jnp.asarray, windows_of(data, summary.scaling, size=4, lookahead=0))
+    windows = jax.tree.map(jnp.asarray, windows_of(data, layout.scaling, WindowShape(4, 0)))
 
     def truth(m):
         points, mass = hermite(2, 12)
@@ -171,12 +178,12 @@ def test_gradient_is_unbiased_over_the_weights_of_drift_and_decoder():
         latent_size=1, encoder="window", lookahead=0, partition_size=4, noise=0.4, activation="tanh", encoder_sizes=(5,),
         drift_sizes=(2,), kernel_sizes=(3,),
     )  # fmt: skip
-    summary = summarise(spec, data)
-    model = build(spec, summary, key=jax.random.key(0))
+    layout, reading = read_data(spec, data)
+    model = build(spec, layout, reading, key=jax.random.key(0))
     model = eqx.tree_at(lambda m: m.diffusion.level, model, arcta.Known(np.array([0.5])))
     wide = lambda m: (m.drift.linear.log_std, m.drift.weights.log_std, m.decoder.weights.log_std)  # noqa: E731
     model = eqx.tree_at(wide, model, replace_fn=lambda leaf: jnp.full_like(leaf, -1.0))
-    windows = jax.tree.map(jnp.asarray, windows_of(data, summary.scaling, size=4, lookahead=0))
+    windows = jax.tree.map(jnp.asarray, windows_of(data, layout.scaling, WindowShape(4, 0)))
 
     def truth(m):
         points, mass = hermite(4, 5)  # exact: the integrand is a polynomial of degree two in the weights
@@ -209,7 +216,7 @@ def test_sums_over_items_and_their_derivative_are_those_of_all_at_once():
         return 3 * jnp.sum(values) ** 2, jax.tree.map(jnp.sum, reported)
 
     def ours(parts):
-        value, reported = summed(function, {**model, **parts}, items)
+        value, reported = sum_over(function, {**model, **parts}, items)
         return 3 * value**2, reported
 
     parts = {name: model[name] for name in ("a", "b")}

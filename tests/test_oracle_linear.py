@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 
 import arcta
-from arcta.elbo import elbo, residual
-from arcta.kernel import DeepKernel
-from arcta.likelihood import Gaussian
-from arcta.model import Model
-from arcta.nn import Identity, WindowEncoder
-from arcta.posterior import Marginal, gaussian_kl
-from arcta.prior import Known
-from arcta.scaling import Scaling
-from arcta.sde import Diffusion, InitialState, ParametricDrift
-from arcta.windows import last_window
+from arcta.bound.elbo import elbo
+from arcta.bound.residual import residual
+from arcta.data.scaling import Scaling
+from arcta.data.windows import WindowShape, last_window
+from arcta.parts.decoders import Identity
+from arcta.parts.encoders import WindowEncoder
+from arcta.parts.kernel import DeepKernel
+from arcta.parts.likelihoods import Gaussian
+from arcta.parts.model import Model
+from arcta.parts.networks import MLP
+from arcta.parts.posterior import DiagonalMarginal, DiagonalNormal
+from arcta.parts.prior import Known
+from arcta.parts.sde import Diffusion, ParametricDrift
 
 NOISE = 0.04
 
@@ -33,11 +36,13 @@ def linear_model(F, q, m0, P0, *, rotation: bool) -> Model:
     rng = np.random.default_rng(0)
     initial = eqx.tree_at(
         lambda state: (state.mean, state.log_variance),
-        InitialState(d),
+        DiagonalNormal.standard(d),
         (jnp.asarray(m0), jnp.asarray(np.log(np.diag(P0)))),
     )
     return Model(
-        encoder=WindowEncoder(d, d, lookahead=0, residual=True, start_variance=NOISE, rng=rng),
+        encoder=WindowEncoder(
+            MLP((2 * d, 32, 32, 2 * d), zero_last=True, rng=rng), lookahead=0, residual=True, start_variance=NOISE
+        ),
         kernel=DeepKernel(lengthscale=2.0, noise=0.1, rng=rng),
         drift=ParametricDrift(lambda t, z, p, u: matrix @ z, {}),
         diffusion=Diffusion(Known(q), d, rng=rng),
@@ -63,9 +68,8 @@ def exact_bound(F, q, m0, P0, times, xs, *, rotation: bool) -> tuple[float, floa
     (up, cov_up), (down, cov_down) = (linear.joint(F, q, m0, P0, times, xs, NOISE, grid + s) for s in (h, -h))
     var, var_up, var_down = (np.stack([np.diag(c) for c in x]) for x in (cov, cov_up, cov_down))
     assert np.abs(cov - np.stack([np.diag(v) for v in var])).max() < 1e-9, "this oracle needs a diagonal posterior"
-    marginal = Marginal(
-        jnp.asarray(mean),
-        jnp.asarray(np.log(var)),
+    marginal = DiagonalMarginal(
+        DiagonalNormal(jnp.asarray(mean), jnp.asarray(np.log(var))),
         jnp.asarray((up - down) / (2 * h)),
         jnp.asarray((np.log(var_up) - np.log(var_down)) / (2 * h)),
     )
@@ -76,7 +80,7 @@ def exact_bound(F, q, m0, P0, times, xs, *, rotation: bool) -> tuple[float, floa
     mass = np.prod(np.stack(np.meshgrid(*[mass] * d, indexing="ij"), -1).reshape(-1, d), axis=1)
     mass = mass / mass.sum()
 
-    def rate(m: Marginal, t, e):
+    def rate(m: DiagonalMarginal, t, e):
         r, diffusion = residual(model, m, t, jnp.zeros(0), e, draw)
         return jnp.sum(r**2 / diffusion)
 
@@ -85,9 +89,7 @@ def exact_bound(F, q, m0, P0, times, xs, *, rotation: bool) -> tuple[float, floa
     at, at_cov = linear.joint(F, q, m0, P0, times, xs, NOISE, times)
     at_var = np.stack([np.diag(c) for c in at_cov])
     log_lik = np.sum(-0.5 * ((xs - at) ** 2 + at_var) / NOISE - 0.5 * np.log(2 * np.pi * NOISE))
-    initial = gaussian_kl(
-        *(jnp.asarray(x) for x in (at[0], np.log(at_var[0]))), model.initial.mean, model.initial.log_variance
-    )
+    initial = DiagonalNormal(*(jnp.asarray(x) for x in (at[0], np.log(at_var[0])))).kl(model.initial)
     return float(log_lik) - path_kl - float(initial), float(weight @ (var[:, 0] / q[0]))
 
 
@@ -126,7 +128,7 @@ def test_rotating_ou_is_exact_with_the_rotation_term_and_short_by_the_predicted_
 
 def test_the_rotation_is_the_best_skew_part_for_unequal_diffusion():
     """Brute force over all G with G S + S Gᵀ = 0 in two dimensions: G = g [[0, s0], [−s1, 0]]."""
-    from arcta.posterior import rotation
+    from arcta.parts.posterior import rotation
 
     rng = np.random.default_rng(3)
     J, s, q = rng.standard_normal((2, 2)), np.array([0.5, 2.0]), np.array([0.3, 1.7])
@@ -153,7 +155,7 @@ def test_the_estimated_bound_never_exceeds_the_log_likelihood(seed):
     xs[rng.random(xs.shape) < 0.2] = np.nan
     exact = linear.log_likelihood(F, q, np.zeros(2), P0, times, xs, NOISE)
     unscaled = Scaling(times[0], 1.0, np.zeros(2), np.ones(2), np.zeros(0), np.ones(0))
-    window = last_window(arcta.Series(times, xs), unscaled, size=24, lookahead=0)
+    window = last_window(arcta.Series(times, xs), unscaled, WindowShape(24, 0))
     model = linear_model(F, q, np.zeros(2), P0, rotation=True)
     window = jax.tree.map(jnp.asarray, window)
     keys = jax.random.split(jax.random.key(seed), 400)

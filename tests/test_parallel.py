@@ -16,9 +16,9 @@ import pytest
 from safetensors.numpy import load_file
 
 import arcta
-from arcta.windows import Slots
+from arcta.data.batches import Slots
 
-ARCTA = (sys.executable, "-c", "from arcta.cli import main; main()")
+ARCTA = (sys.executable, "-c", "from arcta.outside.cli.commands import main; main()")
 
 
 @pytest.mark.parametrize(("total", "batch"), [(19, 16), (16, 16), (5, 8), (1000, 7)])

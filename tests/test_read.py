@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 import arcta
-from arcta.read import Options, describe, reading
-from arcta.series import Calendar
+from arcta.data.calendar import Calendar
+from arcta.data.read import describe, reading
+from arcta.data.readers.source import Options
 
 TIMES = np.arange(12) * 0.5
 LEVEL = np.round(np.sin(TIMES), 4)

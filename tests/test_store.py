@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import arcta
-from arcta.scaling import Scaling
-from arcta.store import Feed
-from arcta.windows import windows_of
+from arcta.data.batches import Slots
+from arcta.data.feed import Feed
+from arcta.data.scaling import Scaling
+from arcta.data.windows import WindowShape, windows_of
 
-SHAPE = {"size": 16, "lookahead": 2, "margin": 3}
+SHAPE = WindowShape(16, 2, 3)
 
 
 def on_disk(folder, rows: int, *, missing: float = 0.0, gap: slice | None = None):
@@ -33,12 +34,12 @@ def on_disk(folder, rows: int, *, missing: float = 0.0, gap: slice | None = None
 def test_windows_are_those_of_the_series_in_memory(rows, missing, tmp_path):
     series, stored = on_disk(tmp_path, rows, missing=missing)
     scaling = Scaling.fit([series], np.ones(2, bool))
-    whole = windows_of([series], scaling, **SHAPE)
+    whole = windows_of([series], scaling, SHAPE)
     assert stored.num_partitions(16) == len(whole.first)
-    several, enough = stored.windows(np.arange(len(whole.first))[::-1], scaling, **SHAPE)
+    several, enough = stored.windows(np.arange(len(whole.first))[::-1], scaling, SHAPE)
     assert enough.all()
     for i in range(len(whole.first)):
-        one = stored.window(i, scaling, **SHAPE)
+        one = stored.window(i, scaling, SHAPE)
         for a, b in zip(jax.tree.leaves(several), jax.tree.leaves(one), strict=True):
             np.testing.assert_array_equal(a[-1 - i], b[0])
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(whole), strict=True):
@@ -51,12 +52,13 @@ def test_a_feed_draws_from_the_whole_file_and_repeats_itself(tmp_path):
     """Every partition equally often (chi-squared within 4 standard deviations); a piece is a function of seed and number."""
     series, stored = on_disk(tmp_path, 320)
     scaling = Scaling.fit([series], np.ones(2, bool))
-    feed = Feed(stored, scaling, **SHAPE, batch_size=4, observed=640.0, seed=3, steps=50)
+    slots = Slots.over(stored.num_partitions(SHAPE.size), 4)
+    feed = Feed(stored, scaling, SHAPE, slots, observed=640.0, seed=3, steps=50)
     starts = np.concatenate([np.asarray(feed.at(50 * piece).windows.start).ravel() for piece in range(10)])
     _, counts = np.unique(starts, return_counts=True)
     assert len(counts) == 20
     assert np.sum((counts - 100) ** 2 / 100) < 19 + 4 * np.sqrt(2 * 19)
-    again = Feed(stored, scaling, **SHAPE, batch_size=4, observed=640.0, seed=3, steps=50)
+    again = Feed(stored, scaling, SHAPE, slots, observed=640.0, seed=3, steps=50)
     np.testing.assert_array_equal(again.at(449).windows.values, feed.at(400).windows.values)
     assert not np.array_equal(feed.at(400).windows.start, feed.at(450).windows.start)
 
@@ -68,7 +70,7 @@ def test_training_from_disk_resumes_and_forecasts(tmp_path):
     training = arcta.Training(steps=60, log_every=20, checkpoint_every=20, batch_size=2)
     fit = arcta.fit(spec, stored, training=training, progress=False, out=tmp_path / "whole")
     assert fit.history[-1]["loss"] < fit.history[0]["loss"]
-    assert not fit.summary.whole_rows, "only a sample of the file has been looked at"
+    assert not fit.reading.whole_rows, "only a sample of the file has been looked at"
     with pytest.raises(KeyboardInterrupt):
         _interrupted(spec, stored, training, tmp_path / "cut")
     resumed = arcta.fit(spec, stored, training=training, progress=False, out=tmp_path / "cut", resume=True, key=5)
@@ -80,7 +82,7 @@ def test_training_from_disk_resumes_and_forecasts(tmp_path):
 
 def _interrupted(spec, data, training, out):
     """Training that dies right after its second checkpoint."""
-    from arcta import run
+    from arcta.task import run
 
     count, real = [0], run.Recorder.checkpoint
 

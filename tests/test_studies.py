@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from places import mocap_path
 
-from arcta import study as shared
-from arcta.study import FOLDER, Study, known, markdown, plain
+from arcta.outside import study as shared
+from arcta.outside.study import FOLDER, Study, known, markdown, plain
 
 
 def test_finished_jobs_are_not_run_again(tmp_path):

@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 
 import arcta
-from arcta import train as training_module
-from arcta.checkpoint import read_bundle, write_bundle
-from arcta.compiled import LARGE, compiled, compiled_for
-from arcta.elbo import drift_evaluations, elbo
-from arcta.model import build, summarise
-from arcta.train import State, TrainingDiverged, advance, start, train
-from arcta.windows import windows_of
+from arcta.bound.elbo import drift_evaluations, elbo
+from arcta.data.windows import WindowShape, windows_of
+from arcta.model.build import build
+from arcta.model.reading import read_data
+from arcta.runtime import compile as compilation
+from arcta.runtime.compile import LARGE, compile_for, compiler_options
+from arcta.training import loop as training_module
+from arcta.training.checkpoint import read_bundle, write_bundle
+from arcta.training.loop import Hooks, State, TrainingDiverged, advance, start, train
 
 DATA = arcta.datasets.lotka_volterra(seed=5, duration=12.0)
 TRAIN, TEST = arcta.split(DATA, time=9.0)
@@ -137,7 +139,7 @@ def test_divergence_names_the_term_and_keeps_the_last_good_state():
             jnp.ones(2),
             settings,
             progress=False,
-            on_checkpoint=lambda s, b: saved.append(int(s.step)),
+            hooks=Hooks(on_checkpoint=lambda s, b: saved.append(int(s.step))),
         )
     good, _, _ = advance(Quadratic(), settings, begin, jnp.ones(2), jnp.array(23, jnp.int32))
     np.testing.assert_array_equal(caught.value.state.model, good.model)
@@ -164,7 +166,12 @@ def test_early_stopping_and_best():
     settings = arcta.Training(steps=500, log_every=10, validate_every=10, patience=2)
     begin = start(jnp.zeros(2), settings, key=jax.random.key(0))
     outcome = train(
-        Quadratic(), begin, jnp.ones(2), settings, validate=lambda model: {"validation": next(scores)}, progress=False
+        Quadratic(),
+        begin,
+        jnp.ones(2),
+        settings,
+        hooks=Hooks(validate=lambda model: {"validation": next(scores)}),
+        progress=False,
     )
     assert outcome.stopped == "early"
     assert int(outcome.state.step) == 40
@@ -192,10 +199,24 @@ def test_equal_settings_compile_once():
 
 
 def test_large_models_are_compiled_thoroughly():
-    small, large = (compiled_for({"weights": jnp.zeros(n)}, jnp.sin) for n in (LARGE - 1, LARGE))
-    assert small is compiled(jnp.sin)
+    small, large = (compile_for({"weights": jnp.zeros(n)}, jnp.sin) for n in (LARGE - 1, LARGE))
+    assert small is compile_for({}, jnp.sin)
     assert large is not small
     np.testing.assert_allclose(large(jnp.ones(3)), jnp.sin(jnp.ones(3)))
+
+
+def test_unknown_compiler_flags_are_left_out(monkeypatch):
+    """A jaxlib without one of the flags compiles without it; other backends get none."""
+    known = compilation.LIGHT
+    assert compiler_options(thorough=False) == known
+    monkeypatch.setattr(compilation, "LIGHT", {**known, "xla_cpu_no_such_flag": True})
+    compiler_options.cache_clear()
+    assert compiler_options(thorough=False) == known
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    compiler_options.cache_clear()
+    assert compiler_options(thorough=False) is None
+    monkeypatch.undo()
+    compiler_options.cache_clear()
 
 
 def test_drift_evaluations_are_counted_as_they_happen():
@@ -206,9 +227,9 @@ def test_drift_evaluations_are_counted_as_they_happen():
         return [z[1], -z[0]]
 
     spec = dataclasses.replace(SMALL, drift=drift, rotation=False)
-    summary = summarise(spec, TRAIN)
-    model = build(spec, summary, key=jax.random.key(0))
-    window = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), windows_of([TRAIN], summary.scaling, size=30, lookahead=1))
+    layout, reading = read_data(spec, TRAIN)
+    model = build(spec, layout, reading, key=jax.random.key(0))
+    window = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), windows_of([TRAIN], layout.scaling, WindowShape(30, 1)))
     elbo(model, window, num_draws=2, num_times=3, key=jax.random.key(0)).path_kl.block_until_ready()
     jax.effects_barrier()
     assert len(counted) == drift_evaluations(model, 2, 3)[0] == 6
@@ -278,7 +299,7 @@ def test_damaged_foreign_and_future_files_are_named(tmp_path):
     header.write_text('{"format": "other"}')
     with pytest.raises(ValueError, match="not written by arcta"):
         arcta.load(folder)
-    header.write_text(good_header.replace('"version": 1', '"version": 99'))
+    header.write_text(good_header.replace('"version": 2', '"version": 99'))
     with pytest.raises(ValueError, match="format version 99"):
         arcta.load(folder)
     with pytest.raises(ValueError, match="holds no model"):
@@ -300,7 +321,7 @@ def test_kill_during_a_save_leaves_a_whole_bundle(tmp_path):
     """SIGKILL at random moments of a process that does nothing but save: what is on disk always loads."""
     code = """
 import sys, pathlib, numpy as np
-from arcta.checkpoint import write_bundle
+from arcta.training.checkpoint import write_bundle
 n = 0
 while True:
     write_bundle(pathlib.Path(sys.argv[1]), "latest", {"n": n}, {"latest": {"x": np.full(200_000, n, np.float32)}})
@@ -320,7 +341,7 @@ while True:
 
 
 def test_bundles_hold_typed_keys(tmp_path):
-    from arcta.checkpoint import from_arrays, to_arrays
+    from arcta.training.checkpoint import from_arrays, to_arrays
 
     state = State(jnp.ones(3), (), jnp.zeros((), jnp.int32), jax.random.key(7))
     write_bundle(tmp_path, "b", {}, {"b": to_arrays(state)})
@@ -336,7 +357,7 @@ def test_bundles_hold_typed_keys(tmp_path):
 def test_a_second_process_does_not_compile_the_training_loop_again(tmp_path):
     code = """
 import jax, sys
-from arcta.cli import compilation_cache
+from arcta.outside.cli.options import compilation_cache
 compilation_cache()
 misses = []
 jax.monitoring.register_event_listener(lambda event, **_: misses.append(event) if event.endswith("cache_misses") else None)

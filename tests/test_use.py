@@ -16,9 +16,10 @@ import pytest
 from places import mocap_path
 
 import arcta
-from arcta.model import build, summarise
-from arcta.sde import ParametricDrift
-from arcta.windows import windows_of
+from arcta.data.windows import WindowShape, windows_of
+from arcta.model.build import build
+from arcta.model.reading import read_data
+from arcta.parts.sde import ParametricDrift
 
 QUICK = arcta.Training(steps=20, num_draws=1, num_times=4)
 TINY = arcta.LatentSDE(  # the paper's encoder; the default one runs in test_cli.py
@@ -41,18 +42,18 @@ def known_ou(rate=1.0, q=0.5, noise=0.1, *, times):
         lookahead=0,
         partition_size=16,
     )
-    summary = summarise(spec, series)
-    model = build(spec, summary, key=jax.random.key(0))
-    scale = summary.scaling.scale**2 / summary.scaling.time_scale
+    layout, reading = read_data(spec, series)
+    model = build(spec, layout, reading, key=jax.random.key(0))
+    scale = layout.scaling.scale**2 / layout.scaling.time_scale
     model = eqx.tree_at(lambda m: m.diffusion.level, model, arcta.Known(q / scale))
-    return arcta.Fit(spec, summary, model, QUICK, [series], []), series
+    return arcta.Fit(spec, layout, reading, model, QUICK, [series], []), series
 
 
 def test_rows_that_lack_channels_are_pointed_out_to_a_model_of_whole_rows():
     values = np.random.default_rng(0).standard_normal((40, 2))
     series = arcta.Series(0.1 * np.arange(40), values)
-    summary = summarise(TINY, series)
-    fit = arcta.Fit(TINY, summary, build(TINY, summary, key=jax.random.key(0)), QUICK, [series], [])
+    layout, reading = read_data(TINY, series)
+    fit = arcta.Fit(TINY, layout, reading, build(TINY, layout, reading, key=jax.random.key(0)), QUICK, [series], [])
     values[37, 1] = np.nan
     with pytest.warns(UserWarning, match="some rows lack single channels"):
         ahead = fit.forecast([4.0, 4.1], given=arcta.Series(series.times, values), num_samples=4)
@@ -95,14 +96,14 @@ def test_drift_in_the_users_units_and_solver_order():
         partition_size=50,
         lookahead=0,
     )
-    summary = summarise(spec, arcta.Series(1000 + times, 3 + 5 * values))
-    model = build(spec, summary, key=jax.random.key(0))
+    layout, reading = read_data(spec, arcta.Series(1000 + times, 3 + 5 * values))
+    model = build(spec, layout, reading, key=jax.random.key(0))
     quiet = eqx.tree_at(
         lambda m: (m.diffusion.level, m.encoder.log_variance), model, (arcta.Known(np.full(2, 1e-12)), jnp.array(-30.0))
     )
     quiet = eqx.tree_at(lambda m: m.kernel.log_noise, quiet, jnp.array(-30.0))
     series = arcta.Series(1000 + times, 3 + 5 * values)
-    fit = arcta.Fit(spec, summary, quiet, QUICK, [series], [])
+    fit = arcta.Fit(spec, layout, reading, quiet, QUICK, [series], [])
     np.testing.assert_allclose(fit.drift([[4.0, 7.0]]), [[7.0, -4.0]], rtol=1e-4)
     errors = []
     end = series.values[-1]
@@ -203,7 +204,7 @@ def test_different_likelihoods_by_channel():
     assert counts.min() >= 0
     assert set(np.unique(alarm)) <= {0.0, 1.0}
     assert np.isfinite(fit.score(test)["log_density"])
-    assert fit.summary.scaling.scale[[0, 2]].tolist() == [1, 1]
+    assert fit.layout.scaling.scale[[0, 2]].tolist() == [1, 1]
     assert list(fit.parameters().index) == ["diffusion[z0]", "diffusion[z1]", "diffusion[z2]", "noise[level]"]
 
 
@@ -219,22 +220,27 @@ def test_known_inputs_reach_the_drift_and_forecasts_need_them():
     assert np.isfinite(fit.score(test, num_samples=8)["crps"])
     assert fit.sample([0.0, 1.0], inputs=[[0.0], [1.0]], num_samples=2).signal.shape == (2, 2, 1)
     # A context that knows inputs beyond its last observation: the knots stay in order, and the caller's win.
-    from arcta.forecast import input_knots
+    from arcta.predict.forecast import input_knots
 
     late = arcta.Series([0, 1, 2, 3], [1.0, 1.0, np.nan, np.nan], inputs=[0.0, 1.0, 2.0, 3.0], input_names=["push"])
-    unit = dataclasses.replace(fit.summary.scaling, time_scale=1.0, input_shift=np.zeros(1), input_scale=np.ones(1))
-    knots, values = input_knots(fit.summary._replace(scaling=unit), late, 1.0, np.array([1.5, 3.0]), [[15.0], [30.0]])
+    unit = dataclasses.replace(fit.layout.scaling, time_scale=1.0, input_shift=np.zeros(1), input_scale=np.ones(1))
+    knots, values = input_knots(fit.layout._replace(scaling=unit), late, 1.0, np.array([1.5, 3.0]), [[15.0], [30.0]])
     assert knots.tolist() == [0.0, 0.5, 1.0, 2.0]
     assert values[:, 0].tolist() == [1.0, 15.0, 2.0, 30.0]
 
 
 class OneNode(eqx.Module):
+    """The network of `WindowEncoder` for whole rows, at one node."""
+
     inner: Any
     lookahead: int = eqx.field(static=True)
 
     def __call__(self, values, mask, steps):
         assert (values.ndim, mask.ndim, steps.ndim) == (2, 2, 1)
-        return self.inner(values[None], mask[None], steps[None])[0]
+        flags = jnp.any(mask, axis=1).astype(values.dtype)
+        seen = [jnp.where(mask, values, 0).ravel(), flags, steps / self.inner.typical_step]
+        mean, log_variance = jnp.split(self.inner.net(jnp.concatenate(seen)), 2)
+        return jnp.concatenate([mean, log_variance + self.inner.log_variance])
 
 
 class OneState(eqx.Module):
@@ -242,18 +248,18 @@ class OneState(eqx.Module):
 
     def __call__(self, z):
         assert z.ndim == 1
-        return self.inner(z)
+        return self.inner(z, ())
 
 
 def test_networks_of_ones_own_see_one_example_at_a_time():
     """And give what ours give for all at once."""
     data = arcta.datasets.lotka_volterra(duration=5.0)
-    summary = summarise(TINY, data)
-    ours = build(TINY, summary, key=jax.random.key(0))
+    layout, reading = read_data(TINY, data)
+    ours = build(TINY, layout, reading, key=jax.random.key(0))
     spec = dataclasses.replace(TINY, encoder=OneNode(ours.encoder, TINY.lookahead), decoder=OneState(ours.decoder))
-    own = build(spec, summary, key=jax.random.key(0))
-    shape = {"size": summary.partition_size, "lookahead": TINY.lookahead, "margin": summary.margin}
-    window = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), windows_of([data], summary.scaling, **shape))
+    own = build(spec, layout, reading, key=jax.random.key(0))
+    shape = WindowShape(layout.partition_size, TINY.lookahead, reading.margin)
+    window = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), windows_of([data], layout.scaling, shape))
     for a, b in zip(*(arcta.elbo(model, window, key=jax.random.key(1)) for model in (ours, own)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4)
 
@@ -341,7 +347,7 @@ def test_mocap_file_trains():
 
 
 def test_command_line_demo_help_and_exit_codes(tmp_path):
-    arcta_command = [sys.executable, "-m", "arcta.cli"]
+    arcta_command = [sys.executable, "-m", "arcta"]
     text = subprocess.run([*arcta_command, "demo", "--help"], capture_output=True, text=True, check=True).stdout
     assert "--out" in text
     assert "arcta demo" in text
@@ -355,7 +361,7 @@ def test_command_line_demo_help_and_exit_codes(tmp_path):
 @pytest.mark.slow
 def test_lotka_volterra_reaches_its_bar():
     """Median RMSE over ten seeds ≤ 0.03 within 10,000 drift values (see benchmarks/lotka_volterra.py)."""
-    from arcta import demo
+    from arcta.outside import demo
 
     train, test = demo.data()
     fits = [arcta.fit(demo.MODEL, train, key=key, training=demo.TRAINING, progress=False) for key in range(10)]
@@ -364,7 +370,7 @@ def test_lotka_volterra_reaches_its_bar():
 
 
 def test_demo_writes_a_page_that_needs_nothing_from_outside(tmp_path, monkeypatch):
-    from arcta import demo
+    from arcta.outside import demo
 
     monkeypatch.setattr(demo, "TRAINING", dataclasses.replace(demo.TRAINING, steps=20, validate_every=10, log_every=10))
     _, scores, page = demo.run(tmp_path / "demo", progress=False)
@@ -402,7 +408,7 @@ def test_a_long_horizon_is_walked_in_stretches_that_leave_no_trace(monkeypatch):
     fit = quick(TINY, train)
     times = 10.0 + 0.05 * np.arange(1, 151)
     whole = fit.forecast(times, num_samples=16, key=3)
-    monkeypatch.setattr("arcta.solve.STRETCH", 64)
+    monkeypatch.setattr("arcta.predict.solve.STRETCH", 64)
     cut = fit.forecast(times, num_samples=16, key=3)
     np.testing.assert_allclose(cut.states, whole.states, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(cut.observations, whole.observations, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,5 @@
+"""`python -m arcta` is the command line."""
+
+from .outside.cli.commands import main
+
+main()

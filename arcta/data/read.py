@@ -1,0 +1,163 @@
+"""`read`: a stranger's file, table or folder of frames as `Series`, and in words what was recognised and what was ignored.
+
+    CSV / TSV / Parquet / DataFrame   one row per time (wide), or per time and variable (long)
+    NPZ / Zarr / xarray Dataset       arrays that share their first (time) axis
+    folder of PNG                     one frame per file, in the order of the numbers in their names
+
+All of them become a table or arrays first, then series in one place. What cannot be used is an error that names file,
+row and column; what is left out is noted, never silent.
+"""
+
+# pandas' own annotations widen every column to Series | DataFrame | Unknown; the tests run these functions typed by beartype.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .readers.arrays import from_dataset, from_frames, from_npz, from_zarr
+from .readers.source import Loaded, Options, Table, first_line
+from .readers.tables import from_table
+from .readers.text import read_text
+from .series import Series, as_list, kind_of
+
+
+def read(
+    source: object,
+    *,
+    time: str | None = None,
+    series: str | None = None,
+    inputs: str | Sequence[str] = (),
+    channels: Sequence[str] | None = None,
+    variable: str | None = None,
+    value: str | None = None,
+    missing: str | float | Sequence[str | float] = (),
+    delimiter: str | None = None,
+    decimal: str = ".",
+    time_unit: str | None = None,
+    time_zone: str | None = None,
+) -> Series | list[Series]:
+    """Series from a file, a folder of PNG frames, a pandas DataFrame or an xarray Dataset.
+
+    **Arguments:**
+
+    - `source`: a path (`.csv`, `.tsv`, `.txt`, `.parquet`, `.npz`, `.zarr`, or a folder of `.png`) or a table.
+    - `time`: the column of times; found by itself if it has dates, an obvious name, or is the index. `"row"` numbers the
+      rows.
+    - `series`: the column that tells several series apart.
+    - `inputs`: columns that are known inputs u(t), in the future too.
+    - `channels`: the columns to model (default: every other column of numbers).
+    - `variable`, `value`: for long tables, the columns with the variable's name and its value.
+    - `missing`: further values that mean "missing", such as `-999` or `"off"`. Empty cells, NaN and NA always do.
+    - `delimiter`, `decimal`: of text files; the delimiter is found by itself.
+    - `time_unit`: the unit that dates are counted in (default: the largest of d, h, min, s, ms, us not above the typical step),
+      or the name of the unit that numbers are in.
+    - `time_zone`: the zone of dates that do not say theirs.
+
+    **Returns:** a `Series`, or a list of them if there are several. Warns of everything that was left out.
+
+    !!! example
+
+        >>> import arcta, pandas as pd
+        >>> table = pd.DataFrame({"date": ["2024-01-01", "2024-01-02", "2024-01-04"], "level [m]": [1.0, 1.5, None]})
+        >>> arcta.read(table)
+        Series('table': 3 times from 2024-01-01 00:00:00 to 2024-01-04 00:00:00, 1 channel (level), 2 of 3 entries observed)
+    """
+    options = Options(
+        time=time,
+        series=series,
+        inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
+        channels=None if channels is None else tuple(channels),
+        variable=variable,
+        value=value,
+        missing=tuple(missing) if isinstance(missing, Sequence) and not isinstance(missing, str) else (missing,),
+        delimiter=delimiter,
+        decimal=decimal,
+        time_unit=time_unit,
+        time_zone=time_zone,
+    )
+    found = reading(source, options)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=2)
+    return found.series[0] if len(found.series) == 1 else found.series
+
+
+def reading(source: object, options: Options = Options()) -> Loaded:
+    """`read` with its options in one record, the notes beside the series instead of as warnings."""
+    if isinstance(source, Series) or (isinstance(source, list) and source and isinstance(source[0], Series)):
+        return Loaded(as_list(source), [])
+    if isinstance(source, str | Path):
+        return _read_path(Path(source), options)
+    if hasattr(source, "data_vars"):
+        return from_dataset(source, "dataset", options)
+    if hasattr(source, "columns"):
+        frame = source.copy()
+        return from_table(Table(frame, "table", np.arange(len(frame)), []), options)
+    raise ValueError(
+        f"read needs a path, a DataFrame or a Dataset; got {type(source).__name__}. "
+        "Wrap arrays yourself: arcta.Series(times, values)."
+    )
+
+
+def _read_path(path: Path, options: Options) -> Loaded:
+    if not path.exists():
+        raise ValueError(f"nothing is at {path}. Check the path.")
+    suffix = path.suffix.lower()
+    if path.is_dir() and (suffix == ".zarr" or any((path / n).exists() for n in (".zgroup", "zarr.json", ".zattrs"))):
+        return from_zarr(path, options)
+    if path.is_dir():
+        return from_frames(path, options)
+    if suffix in (".npz", ".npy"):
+        return from_npz(path, options)
+    if suffix in (".parquet", ".pq"):
+        import pandas as pd
+
+        try:
+            frame = pd.read_parquet(path)
+        except Exception as error:
+            raise ValueError(f"{path} is not a readable Parquet file ({first_line(error)}). Write it again.") from None
+        return from_table(Table(frame, path.name, np.arange(len(frame)), []), options)
+    if suffix in (".csv", ".tsv", ".txt", ".dat", ".tab", ""):
+        return from_table(read_text(path, options), options)
+    raise ValueError(
+        f"{path} has a suffix that read does not know; it knows .csv, .tsv, .txt, .parquet, .npz, .zarr and folders of .png. "
+        "Convert it, or load it yourself into a DataFrame."
+    )
+
+
+def describe(series: Sequence[Series], notes: Sequence[str] = ()) -> str:
+    """What was read, in a few lines: series, span, step, gaps, channels with their units and how full they are, notes."""
+    first = series[0]
+    rows = sum(len(item) for item in series)
+    steps = np.concatenate([np.diff(item.times) for item in series])
+    unit = f" {first.time_unit}" if first.time_unit else ""
+    lines = [
+        f"{len(series)} series ({', '.join(item.name for item in series[:4])}{', …' * (len(series) > 4)}), {rows} rows"
+    ]
+    start, end = min(item.times[0] for item in series), max(item.times[-1] for item in series)
+    lines[0] += f" from {first.when(start)} to {first.when(end)}"
+    if len(steps):
+        typical, longest = float(np.median(steps)), float(steps.max())
+        regular = np.allclose(steps, typical, rtol=1e-3)
+        gap = "" if regular else f", longest gap {longest:.4g}{unit}"
+        lines.append(f"step {typical:.4g}{unit}, {'regular' if regular else 'irregular'}{gap}")
+    mask = np.concatenate([item.mask for item in series])
+    values = np.concatenate([item.values for item in series])
+    if first.frame_shape:
+        lines.append(f"frames of {' x '.join(map(str, first.frame_shape))}, {mask.mean():.0%} observed")
+    else:
+        for i, (name, label) in enumerate(zip(first.channels, first.units, strict=True)):
+            if i == 12:
+                lines.append(f"  … and {len(first.channels) - 12} more channels, {mask[:, 12:].mean():.0%} observed")
+                break
+            x = values[mask[:, i], i]
+            about = f"{x.min():.4g} … {x.max():.4g}" if len(x) else "never observed"
+            kind = kind_of([values[:, i]], [mask[:, i]])
+            lines.append(f"  {name}{f' [{label}]' * bool(label)}: {kind}, {mask[:, i].mean():.0%} observed, {about}")
+    if first.input_names:
+        lines.append(f"known inputs: {', '.join(first.input_names)}")
+    return "\n".join([*lines, *(f"note: {note}" for note in notes)])

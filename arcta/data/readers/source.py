@@ -1,0 +1,51 @@
+"""What every reader shares: how to read, a table with its rows' places in the file, and what a reader gives back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ..series import Series
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROW = "row"  # time="row" numbers the rows
+TIME_NAMES = ("time", "times", "t", "date", "datetime", "timestamp", "year", "day", "hour", "seconds", "ds")
+EMPTY = ("", "na", "n/a", "nan", "null", "none", "-", "?", "#n/a")
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Options(NamedTuple):
+    """How to read: which column is what, and how numbers, gaps and dates are written."""
+
+    time: str | None = None
+    series: str | None = None
+    inputs: tuple[str, ...] = ()
+    channels: tuple[str, ...] | None = None
+    variable: str | None = None
+    value: str | None = None
+    missing: tuple[str | float, ...] = ()
+    delimiter: str | None = None
+    decimal: str = "."
+    time_unit: str | None = None
+    time_zone: str | None = None
+
+
+class Loaded(NamedTuple):
+    """Series, and what there is to say about how they were read."""
+
+    series: list[Series]
+    notes: list[str]
+
+
+class Table(NamedTuple):
+    frame: pd.DataFrame
+    where: str
+    rows: np.ndarray  # the row of the file that each record stands in
+    notes: list[str]
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,192 @@
+"""Tables as series: wide or long, with every mark, date and gap that people put into them.
+
+    `Table` (cells as they stand, and the row of the file each record is in) → names, times, channels → `Series`
+
+What cannot be used is an error that names file, row and column; what is left out is noted, never silent.
+"""
+
+# pandas' own annotations widen every column to Series | DataFrame | Unknown; the tests run these functions typed by beartype.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ..calendar import Calendar
+from ..series import Series
+from .columns import (
+    bring_index,
+    drop_empty_rows,
+    find_column,
+    holds_text,
+    name_columns,
+    note_sentinels,
+    numeric,
+    split_unit,
+)
+from .source import Loaded, Options, Table
+from .times import find_time, read_times
+
+
+def _to_wide(
+    table: Table, time: np.ndarray, group: np.ndarray, options: Options
+) -> tuple[Table, np.ndarray, np.ndarray]:
+    """A long table with one row for each series and time, one column for each variable."""
+    import pandas as pd
+
+    variable = find_column(table, str(options.variable), "the variable")
+    value = find_column(table, str(options.value or "value"), "the value")
+    numbers = numeric(table, value, table.frame[value], options)
+    if np.isinf(numbers).all():
+        raise ValueError(
+            f"column '{value}' of {table.where} holds words, not numbers. Name the column of values with value=."
+        )
+    names = table.frame[variable].astype(str).str.strip()
+    long = pd.DataFrame({"group": group, "time": time, "variable": names, "value": numbers, "row": table.rows})
+    twice = long.duplicated(["group", "time", "variable"]).to_numpy()
+    if twice.any():
+        row = long.iloc[int(np.flatnonzero(twice)[0])]
+        raise ValueError(
+            f"one value is needed for each time and variable; row {row['row']} of {table.where} repeats '{row['variable']}' at a "
+            "time that has one already. Merge them, or name the column that tells series apart with series=."
+        )
+    wide = long.pivot(index=["group", "time"], columns="variable", values="value")[list(dict.fromkeys(names))]
+    first = long.groupby(["group", "time"])["row"].min().reindex(wide.index)
+    keys = wide.index.to_frame(index=False)
+    others = [n for n in table.frame.columns if n not in (variable, value, options.time, options.series)]
+    if len(others) > (options.time is None):
+        table.notes.append(f"a long table has no other columns; ignored: {', '.join(others[:6])}.")
+    wide = wide.reset_index(drop=True)
+    wide.columns = [str(name) for name in wide.columns]
+    return table._replace(frame=wide, rows=first.to_numpy()), keys["time"].to_numpy(float), keys["group"].to_numpy()
+
+
+def from_table(table: Table, options: Options) -> Loaded:
+    table, index = bring_index(table, options)
+    table, units = name_columns(table)
+    table = drop_empty_rows(table)
+    index = split_unit(index)[0] if index else None
+    time_name = find_time(table, options, index)
+    times, calendar, time_unit = read_times(table, time_name, units, options)
+    used = {time_name}
+    group = np.full(len(times), Path(table.where).stem, dtype=object)
+    if options.series is not None:
+        name = find_column(table, options.series, "the series")
+        used.add(name)
+        group = table.frame[name].astype(str).str.strip().to_numpy(object)
+    if options.variable is not None or options.value is not None:
+        if options.variable is None:
+            raise ValueError(
+                "a long table needs variable= beside value=: the column with the variables' names. Pass both."
+            )
+        table, times, group = _to_wide(table, times, group, options)
+        used = set()
+    inputs = [find_column(table, name, "an input") for name in options.inputs]
+    columns = _channels(table, used | set(inputs), options)
+    values = np.stack([columns[name] for name in columns], axis=1)
+    known = [numeric(table, name, table.frame[name], options) for name in inputs]
+    series = []
+    for label in dict.fromkeys(group):
+        rows = np.flatnonzero(group == label)
+        rows = _in_order(table, str(label), times, rows, several=options.series is not None, calendar=calendar)
+        if not np.isfinite(values[rows]).any():
+            table.notes.append(f"series '{label}' of {table.where} has no observed value; left out.")
+            continue
+        _check_inputs(table, inputs, [column[rows] for column in known], rows)
+        series.append(
+            Series(
+                times[rows],
+                values[rows],
+                channels=list(columns),
+                units=[units.get(name, "") for name in columns],
+                inputs=np.stack([column[rows] for column in known], axis=1) if inputs else None,
+                input_names=inputs or None,
+                name=str(label),
+                time_unit=time_unit,
+                calendar=calendar,
+            )
+        )
+    if not series:
+        raise ValueError(f"{table.where} holds no observed value. Check missing= and the columns.")
+    return Loaded(series, table.notes)
+
+
+def _channels(table: Table, taken: set[str | None], options: Options) -> dict[str, np.ndarray]:
+    """The columns to model, as numbers. Words and bare row numbers are left out, and said so."""
+    wanted = options.channels
+    names = (
+        [find_column(table, n, "a channel") for n in wanted] if wanted else [n for n in table.frame if n not in taken]
+    )
+    columns: dict[str, np.ndarray] = {}
+    for name in names:
+        values = numeric(table, name, table.frame[name], options)
+        if len(values) and np.isinf(values).all():
+            if wanted:
+                raise ValueError(
+                    f"column '{name}' of {table.where} holds words, not numbers. Leave it out of channels."
+                )
+            table.notes.append(
+                f"column '{name}' of {table.where} holds words; ignored (series= if it tells series apart)."
+            )
+        elif np.isnan(values).all():
+            if name.startswith("column ") and not wanted:
+                table.notes.append(f"{name} of {table.where} has no name and no values; ignored.")
+                continue
+            raise ValueError(
+                f"every channel must be observed at least once; column '{name}' of {table.where} is empty in all "
+                f"{len(values)} rows. Drop it, or name the columns to model with channels=."
+            )
+        elif (
+            not wanted
+            and name in ("index", "Unnamed: 0")
+            and np.array_equal(values - values[0], np.arange(len(values)))
+        ):
+            table.notes.append(f"the first column of {table.where} numbers the rows; ignored.")
+        else:
+            note_sentinels(table, name, values)
+            columns[name] = values
+    if not columns:
+        raise ValueError(
+            f"{table.where} has no column of numbers to model beside {', '.join(sorted(map(str, taken)))}. Add one."
+        )
+    return columns
+
+
+def _in_order(
+    table: Table, label: str, times: np.ndarray, rows: np.ndarray, *, several: bool, calendar: Calendar | None
+) -> np.ndarray:
+    """The rows of one series, times increasing; newest-first tables are turned round."""
+    t = times[rows]
+    if len(t) > 1 and (np.diff(t) < 0).all():
+        table.notes.append(f"series '{label}' of {table.where} runs backwards in time; turned round.")
+        return rows[::-1]
+    back = np.flatnonzero(np.diff(t) <= 0)
+    if back.size:
+        k = back[0] + 1
+        here, before = (calendar.show(t[i]) if calendar else f"{t[i]:g}" for i in (k, k - 1))
+        verb = "repeats" if t[k] == t[k - 1] else "comes after"
+        words = [
+            n for n in table.frame if holds_text(table.frame[n]) and bool(table.frame[n].nunique() < len(table.frame))
+        ]
+        advice = "Sort the rows by time and merge repeated ones"
+        if not several:
+            advice += f", or name the column that tells series apart with series={repr(words[-1]) if words else '…'}"
+        if calendar is not None and calendar.zone == "" and t[k] <= t[k - 1]:
+            advice += ", or, if clocks were set back there, pass time_zone="
+        raise ValueError(
+            f"times must increase within a series; row {table.rows[rows[k]]} of {table.where} (t={here}) {verb} row "
+            f"{table.rows[rows[k - 1]]} (t={before}) in series '{label}'. {advice}."
+        )
+    return rows
+
+
+def _check_inputs(table: Table, names: list[str], columns: list[np.ndarray], rows: np.ndarray) -> None:
+    for name, column in zip(names, columns, strict=True):
+        bad = np.flatnonzero(~np.isfinite(column))
+        if bad.size:
+            raise ValueError(
+                f"inputs must be known at every time; row {table.rows[rows[bad[0]]]}, column '{name}' of {table.where} is missing. "
+                "Fill it in, or leave that column out of inputs."
+            )

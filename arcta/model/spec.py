@@ -1,0 +1,109 @@
+"""`LatentSDE`: the configuration of a model in plain keywords, checked before anything is built."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from jaxtyping import Array
+
+from ..parts.decoders import DECODERS
+from ..parts.encoders import ENCODERS, AbstractEncoder
+from ..parts.likelihoods import LIKELIHOODS
+from ..parts.networks import ACTIVATIONS
+from ..parts.prior import Parameter
+from ..parts.sde import DIFFUSIONS, DRIFTS, DriftFunction, DriftLike
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatentSDE:
+    """The configuration of a latent SDE; everything has a default that is derived from the data.
+
+    **Arguments:**
+
+    - `latent_size`: d; by default as many axes as rise above the noise, twice as many where the data is smooth and its
+      levels do not say where it moves, at most 8 (docs/defaults.md).
+    - `decoder`: `"linear"`, `"mlp"`, `"conv"` (frames), `"identity"` (dynamics in the data's own coordinates) or a module of
+      yours, which sees one state.
+    - `likelihood`: `"auto"` (counts are Poisson, zeros and ones Bernoulli, all else Gaussian), `"gaussian"`, `"student-t"`,
+      `"log-normal"` (positive data), `"bernoulli"`, `"poisson"`, `"negative-binomial"` (counts that scatter more), or a mapping
+      from channel names to these (channels left out are Gaussian).
+    - `noise`: `"posterior"` (log-normal, the default), `"learned"` (a point estimate), or the known standard deviation
+      in the data's units (of log-normal channels: that of the logarithm).
+    - `encoder`: `"local"` (lines through the observations around, from both sides; the default), `"window"` (an observation
+      and the `lookahead` ones after it, as in the paper; the default for frames), `"gru"` or `"transformer"` (networks over
+      the whole window), or a module of yours, which sees one node (values and mask of it and the ones after it, the steps
+      between them) and has an attribute `lookahead`; an `AbstractEncoder` of yours sees the window.
+    - `drift`: `"neural"` (a linear part and a network, uncertain weights), `"plain"` (a network, as in the paper), a function
+      `f(t, z, p, u)` in your own units with the `parameters` it names, or a module of yours. `time_dependent`: whether a
+      network sees the time.
+    - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units (default: read
+      off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there.
+    - `partition_size`: M, observations per window; a series shorter than that is one window.
+    - `rotation`: the rotation term of the posterior drift (a tighter bound for anything that turns).
+    - `lookahead_dropout`: the fraction of nodes whose look-ahead is cut short in training.
+    - `*_sizes`, `activation`: hidden layers; `lengthscale`: of the kernel at the start, in observations;
+      `interpolation_noise`: σ_n² at the start (both by default from the data).
+
+    !!! example
+
+        >>> import arcta
+        >>> arcta.LatentSDE(latent_size=2).latent_size
+        2
+    """
+
+    latent_size: int | None = None
+    decoder: str | Callable[..., Array] | None = None
+    likelihood: str | Mapping[str, str] = "auto"
+    noise: str | float = "posterior"
+    encoder: str | Callable[..., Array] | AbstractEncoder | None = None
+    lookahead: int = 2
+    drift: str | DriftFunction | DriftLike = "neural"
+    parameters: Mapping[str, Parameter] | None = None
+    time_dependent: bool = False
+    diffusion: str = "constant"
+    diffusion_start: float | None = None
+    diffusion_prior: tuple[float, float] = (0.1, 3.0)
+    partition_size: int | None = None
+    rotation: bool = True
+    lookahead_dropout: float = 0.1
+    encoder_sizes: tuple[int, ...] = (32, 32)
+    decoder_sizes: tuple[int, ...] = (32, 32)
+    drift_sizes: tuple[int, ...] = (64, 64)
+    kernel_sizes: tuple[int, ...] = ()
+    activation: str = "silu"
+    lengthscale: float | None = None
+    interpolation_noise: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.latent_size is not None and self.latent_size < 1:
+            raise ValueError(f"latent_size must be at least 1; got {self.latent_size}. Leave it out for a default.")
+        if self.partition_size is not None and self.partition_size < 2:
+            raise ValueError(f"partition_size must be at least 2; got {self.partition_size}. 128 suits most data.")
+        if self.lookahead < 0:
+            raise ValueError(f"lookahead must be 0 or more; got {self.lookahead}. Use 0 to see one observation alone.")
+        if not 0 <= self.lookahead_dropout < 1:
+            raise ValueError(f"lookahead_dropout must lie in [0, 1); got {self.lookahead_dropout}. Use 0.1.")
+        self._check_choice("activation", tuple(ACTIVATIONS))
+        self._check_choice("diffusion", DIFFUSIONS)
+        for name, choices in (("decoder", DECODERS), ("encoder", ENCODERS), ("drift", DRIFTS)):
+            if isinstance(getattr(self, name), str):
+                self._check_choice(name, choices)
+        if isinstance(self.noise, str):
+            self._check_choice("noise", ("posterior", "learned"))
+        elif self.noise <= 0:
+            raise ValueError(f"a known noise must be positive; got {self.noise}. Use noise='learned' to learn it.")
+        kinds = [self.likelihood] if isinstance(self.likelihood, str) else self.likelihood.values()
+        for kind in kinds:
+            if kind not in ("auto", *LIKELIHOODS):
+                raise ValueError(
+                    f"likelihood must be one of auto, {', '.join(LIKELIHOODS)}; got '{kind}'. Choose one of them."
+                )
+        if self.parameters is not None and (isinstance(self.drift, str) or not callable(self.drift)):
+            raise ValueError("parameters need a drift function that uses them; pass drift=lambda t, z, p, u: ….")
+
+    def _check_choice(self, name: str, choices: Sequence[str]) -> None:
+        if getattr(self, name) not in choices:
+            raise ValueError(
+                f"{name} must be one of {', '.join(choices)}; got '{getattr(self, name)}'. Choose one of them."
+            )

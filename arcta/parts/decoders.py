@@ -1,0 +1,138 @@
+"""Decoders: one state z → one output for each channel, which a likelihood gives a meaning."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from ..runtime.host import array
+from .base import AbstractPart, LinearReading
+from .convolutions import TransposedConvNet
+from .networks import MLP, Linear
+from .prior import Weights
+
+DECODERS = ("linear", "mlp", "conv", "identity")
+
+
+class AbstractDecoder(AbstractPart):
+    """outputs = DEC(z; θ) at one state; θ is what `draw` or `median` gave.
+
+    `in_data_coordinates`: whether z is x itself, so that states have the channels' names and units.
+    """
+
+    in_data_coordinates: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def __call__(self, z: Float[Array, " latent"], θ: PyTree[Array]) -> Float[Array, " channels"]:
+        """The outputs for one draw of the decoder's parameters."""
+
+    @abc.abstractmethod
+    def draw(self, *, key: PRNGKeyArray) -> PyTree[Array]:
+        """A reparametrised draw of all that is uncertain."""
+
+    @abc.abstractmethod
+    def kl(self) -> Float[Array, ""]:
+        """KL(q(θ) ‖ p(θ))."""
+
+    def at_many(self, z: Float[Array, "latent n"], θ: PyTree[Array]) -> Float[Array, "channels n"]:
+        """The outputs at many states along the last axis."""
+        return jax.vmap(self, in_axes=(-1, None), out_axes=-1)(z, θ)
+
+
+class _CertainDecoder(AbstractDecoder):
+    """Decoders with point-estimated weights, or none."""
+
+    def draw(self, *, key: PRNGKeyArray) -> tuple[()]:
+        return ()
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+
+class Identity(_CertainDecoder):
+    """x = z: dynamics are learned in the data's own coordinates."""
+
+    in_data_coordinates: ClassVar[bool] = True
+
+    def __call__(self, z: Float[Array, " size"], θ: tuple[()]) -> Float[Array, " size"]:
+        return z
+
+
+class LinearDecoder(AbstractDecoder):
+    """outputs = C z + b with C uncertain: N(μ, σ²) against N(0, τ_k²), a τ for each latent axis.
+
+    An axis that a channel does not need costs nothing at zero; fitted freely, forty channels read from eight axes add as
+    much error to the smoothed signal as the state itself.
+    """
+
+    weights: Weights
+    bias: Float[Array, " channels"]
+
+    def __init__(self, latent_size: int, bias: Float[np.ndarray, " channels"], *, rng: np.random.Generator):
+        weights = Weights(len(bias), latent_size, prior_std=0.5, start_std=0.02, by_column=True)
+        start = array(rng.standard_normal(weights.mean.shape) / np.sqrt(latent_size))
+        self.weights = eqx.tree_at(lambda w: w.mean, weights, start)
+        self.bias = array(bias)
+
+    def __call__(self, z: Float[Array, " latent"], θ: Float[Array, "channels latent"]) -> Float[Array, " channels"]:
+        return θ @ z + self.bias
+
+    def draw(self, *, key: PRNGKeyArray) -> Float[Array, "channels latent"]:
+        return self.weights.sample(key=key)
+
+    def kl(self) -> Float[Array, ""]:
+        return self.weights.kl()
+
+    def started_from(self, reading: LinearReading) -> LinearDecoder:
+        C = reading.read_out
+        spread = array(np.log(np.sqrt(np.mean(C**2, axis=0)) + 1e-3))
+        start = (array(C), spread, array(reading.intercept))
+        return eqx.tree_at(lambda d: (d.weights.mean, d.weights.log_prior_std, d.bias), self, start)
+
+
+class NetworkDecoder(_CertainDecoder):
+    """outputs = net(z), or linear(z) + net(z): what is nearly linear is then learned at once, the rest on top of it."""
+
+    net: MLP | TransposedConvNet
+    linear: Linear | None = None
+
+    def __call__(self, z: Float[Array, " latent"], θ: tuple[()]) -> Float[Array, " channels"]:
+        return self._outputs(z)
+
+    def at_many(self, z: Float[Array, "latent n"], θ: tuple[()]) -> Float[Array, "channels n"]:
+        # All in one product for each layer. By exact type: a subclass may override `__call__` alone.
+        return self._outputs(z) if type(self) is NetworkDecoder else AbstractDecoder.at_many(self, z, θ)
+
+    def _outputs(self, z: Float[Array, "latent ..."]) -> Float[Array, "channels ..."]:
+        return self.net(z) if self.linear is None else self.linear(z) + self.net(z)
+
+    def started_from(self, reading: LinearReading) -> NetworkDecoder:
+        if self.linear is None:
+            return self
+        start = (array(reading.read_out), array(reading.intercept))
+        return eqx.tree_at(lambda d: (d.linear.weight, d.linear.bias), self, start)
+
+
+class OwnDecoder(_CertainDecoder):
+    """A user's own module or function of one state."""
+
+    module: Callable[[Array], Array]
+
+    def __call__(self, z: Float[Array, " latent"], θ: tuple[()]) -> Float[Array, " channels"]:
+        return self.module(z)
+
+
+def decode_draws(
+    decoder: AbstractDecoder, z: Float[Array, "latent draws n"], θ: PyTree[Float[Array, "draws ..."]]
+) -> Float[Array, "channels draws n"]:
+    """The outputs at each draw's states. Where nothing is drawn for the decoder, all states are one batch."""
+    if jax.tree.leaves(θ):
+        return jax.vmap(decoder.at_many, in_axes=(1, 0), out_axes=1)(z, θ)
+    return decoder.at_many(z.reshape(len(z), -1), θ).reshape(-1, *z.shape[1:])

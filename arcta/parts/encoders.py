@@ -1,0 +1,184 @@
+"""Encoders: a window of observations → [m, ℓ] of the state at each of its nodes.
+
+    h_i = ENC(observations around t_i) ∈ R^{2d},      ℓ = log-variance
+
+An encoder says which rows of a window it needs beyond the partition (`lookahead`, `margin`). In training it hides some of
+what follows, as the end of a series does, so that forecasts, which start there, are in distribution.
+"""
+
+import abc
+import math
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from ..data.windows import Window
+from ..runtime.host import array
+from .base import AbstractPart
+from .convolutions import ConvNet
+from .networks import MLP
+from .posterior import Nodes
+
+ENCODERS = ("local", "window", "gru", "transformer")
+
+
+class AbstractEncoder(AbstractPart):
+    """A window → its encoded nodes.
+
+    - `lookahead`, `margin`: K rows after the last node, and B nodes beyond either end of the partition, that windows must have.
+    - `bridged`: whether the posterior's variance opens between the nodes (`posterior.Bridge`).
+    - `whole_rows`: whether rows that lack single channels are taken for whole ones.
+    - `start`: whether it is started from the linear `"reading"` of the data, by `"imitation"` of states that a reading gives, or
+      `"as built"`.
+    """
+
+    lookahead: eqx.AbstractVar[int]
+    margin: eqx.AbstractVar[int]
+    whole_rows: eqx.AbstractVar[bool]
+    bridged: ClassVar[bool] = False
+    start: ClassVar[Literal["reading", "imitation", "as built"]] = "as built"
+
+    @abc.abstractmethod
+    def __call__(self, window: Window, *, key: PRNGKeyArray | None = None) -> Nodes:
+        """The nodes of one window. With a key, in training, some of what comes after is hidden."""
+
+
+def hide_future(
+    window: Window, dropout: float, key: PRNGKeyArray | None
+) -> tuple[Bool[Array, "rows channels"], Bool[Array, " rows"]]:
+    """Mask and nodes of a window, in training, with probability `dropout`, without what follows its partition."""
+    mask, node = jnp.asarray(window.mask), jnp.asarray(window.node)
+    if key is None or dropout == 0 or window.margin == 0:
+        return mask, node
+    kept = (jnp.arange(len(node)) <= window.shared_node()) | (jax.random.uniform(key) > dropout)
+    return mask & kept[:, None], node & kept
+
+
+class Neighbours(eqx.Module):
+    """Each node with the K observations after it, and the time steps between them; 0 where one is missing."""
+
+    values: Float[Array, "nodes neighbours channels"]
+    mask: Bool[Array, "nodes neighbours flags"]
+    steps: Float[Array, "nodes lookahead"]
+
+
+def neighbours(window: Window, mask: Bool[Array, "rows flags"], dropout: float, key: PRNGKeyArray | None) -> Neighbours:
+    """The neighbours in a window, with one flag for each channel or one a row; with a key, in training, the look-ahead of a
+    fraction `dropout` of the nodes is hidden from a random neighbour on."""
+    ahead = window.lookahead
+    count = len(window.times) - ahead
+
+    def stack(rows: Array) -> Array:
+        return jnp.stack([rows[k : k + count] for k in range(ahead + 1)], axis=1)
+
+    times, values, seen = (stack(jnp.asarray(x)) for x in (window.times, window.values, mask))
+    if key is not None and ahead > 0 and dropout > 0:
+        hidden = np.linspace(0, dropout, ahead + 1) * 2.0**32  # out of 2³²; the node itself never
+        seen = seen & (jax.random.bits(key, (count, 1), jnp.uint32) >= hidden.astype(np.uint32))[..., None]
+    present = jnp.any(seen[:, 1:], axis=-1)
+    return Neighbours(values, seen, jnp.where(present, jnp.diff(times, axis=1), 0))
+
+
+class WindowEncoder(AbstractEncoder):
+    """Each observation and its K successors → [m, ℓ] there, as in the paper.
+
+    The network sees values × mask, the mask and the time steps between the observations; what is missing (a channel, or
+    the successors at the end of a series) is masked, so every observation can be encoded. With `whole_rows` one flag a row is
+    mask enough; a channel that is missing later counts as zero. With `residual` the observation itself is added to the mean, for
+    learning in the data's own coordinates.
+    """
+
+    net: MLP
+    log_variance: Float[Array, ""]
+    lookahead: int = eqx.field(static=True)
+    residual: bool = eqx.field(static=True)
+    typical_step: float = eqx.field(static=True)
+    whole_rows: bool = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
+    margin: int = eqx.field(static=True, default=0)
+
+    def __init__(
+        self,
+        net: MLP,
+        *,
+        lookahead: int,
+        start_variance: float = 1e-2,
+        residual: bool = False,
+        typical_step: float = 1.0,
+        whole_rows: bool = False,
+        dropout: float = 0.0,
+    ):
+        self.net, self.log_variance = net, array(np.log(start_variance))
+        self.lookahead, self.residual, self.typical_step = lookahead, residual, typical_step
+        self.whole_rows, self.dropout, self.margin = whole_rows, dropout, 0
+
+    @staticmethod
+    def in_size(num_channels: int, lookahead: int, *, whole_rows: bool) -> int:
+        """How many numbers the network sees."""
+        return (lookahead + 1) * (num_channels + (1 if whole_rows else num_channels)) + lookahead
+
+    def __call__(self, window: Window, *, key: PRNGKeyArray | None = None) -> Nodes:
+        mask = jnp.asarray(window.mask)
+        mask = jnp.any(mask, axis=1, keepdims=True) if self.whole_rows else mask
+        near = neighbours(window, mask, self.dropout, key)
+        values, mask = near.values, near.mask
+        # Neighbour by neighbour and row by row, as the data lies; the first layer's product takes it from there.
+        seen = [jnp.where(mask[:, k], values[:, k], 0) for k in range(self.lookahead + 1)]
+        flags = mask.astype(values.dtype).reshape(len(mask), -1)
+        h = self.net(jnp.concatenate([*seen, flags, near.steps / self.typical_step], axis=1).T)
+        mean, log_variance = jnp.split(h, 2)
+        if self.residual:
+            mean = mean + seen[0].T
+        return Nodes(jnp.concatenate([mean, log_variance + self.log_variance]).T, jnp.asarray(window.node)[: len(mask)])
+
+
+class FrameEncoder(AbstractEncoder):
+    """Each frame and its K successors → [m, ℓ] there, by convolutions. Later frames come in as differences from the first: what
+    moves is small beside what stands still."""
+
+    net: ConvNet
+    log_variance: Float[Array, ""]
+    frame_shape: tuple[int, ...] = eqx.field(static=True)
+    lookahead: int = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
+    margin: int = eqx.field(static=True, default=0)
+    whole_rows: bool = eqx.field(static=True, default=False)
+    start: ClassVar[Literal["reading", "imitation", "as built"]] = "imitation"
+
+    def __call__(self, window: Window, *, key: PRNGKeyArray | None = None) -> Nodes:
+        near = neighbours(window, jnp.asarray(window.mask), self.dropout, key)
+        values, mask = jnp.where(near.mask, near.values, 0), near.mask
+        h = self.net(self._planes(jnp.moveaxis(values, 0, -1), jnp.moveaxis(mask, 0, -1)))
+        mean, log_variance = jnp.split(h, 2)
+        return Nodes(jnp.concatenate([mean, log_variance + self.log_variance]).T, jnp.asarray(window.node)[: len(mask)])
+
+    def _planes(
+        self, values: Float[Array, "neighbours channels nodes"], mask: Bool[Array, "neighbours channels nodes"]
+    ) -> Float[Array, "planes height width nodes"]:
+        """What the convolutions see."""
+        moved = jnp.where(mask[1:] & mask[:1], values[1:] - values[:1], 0)
+        both = jnp.concatenate([values[:1], moved, mask.astype(values.dtype)])
+        height, width, *colours = self.frame_shape
+        frames = both.reshape(-1, height, width, math.prod(colours), values.shape[-1])
+        return jnp.moveaxis(frames, 3, 1).reshape(-1, height, width, values.shape[-1])
+
+
+class OwnEncoder(AbstractEncoder):
+    """A user's own module that sees one node: values and mask of it and its K successors, and the steps between them. One that
+    wants to see the whole window is an `AbstractEncoder`."""
+
+    module: Callable[[Array, Array, Array], Array]
+    lookahead: int = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
+    margin: int = eqx.field(static=True, default=0)
+    whole_rows: bool = eqx.field(static=True, default=False)
+
+    def __call__(self, window: Window, *, key: PRNGKeyArray | None = None) -> Nodes:
+        near = neighbours(window, jnp.asarray(window.mask), self.dropout, key)
+        values = jax.vmap(self.module)(near.values, near.mask, near.steps)
+        return Nodes(values, jnp.asarray(window.node)[: len(values)])

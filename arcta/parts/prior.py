@@ -1,0 +1,183 @@
+"""Uncertain parameters: a prior, a variational posterior of the same family, reparametrised draws and the KL.
+
+    KL(q ‖ p) = Σ log σ̃ − log σ − ½ + (σ² + (μ − μ̃)²) / 2σ̃²      (Normal in θ; LogNormal is Normal in log θ)
+
+`Known` and `Learned` are the two degenerate cases (a constant, a point estimate), so that whoever needs a parameter asks
+for `sample`, `kl` and `quantile` whatever it is.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..runtime.host import ArrayLike, array
+
+Numbers = ArrayLike
+
+
+class Parameter(eqx.Module):
+    """What every parameter can do."""
+
+    @abc.abstractmethod
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
+        """A reparametrised draw."""
+
+    @abc.abstractmethod
+    def kl(self) -> Float[Array, ""]:
+        """KL(q ‖ p)."""
+
+    @abc.abstractmethod
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
+        """Of the posterior."""
+
+    def prior_quantile(self, probability: float | Array) -> Float[Array, ...] | None:
+        """Of the prior, if there is one that is fixed."""
+        return None
+
+    def started_at(self, median: Float[np.ndarray, ...]) -> Parameter:
+        """With its median there, if that is where a reading of the data may put it."""
+        return self
+
+
+class Normal(Parameter):
+    """A real parameter, posterior N(μ, σ²) against a prior N(μ̃, σ̃²).
+
+    **Arguments:** the prior's `mean` and `std`; where the posterior starts (default: at the prior's mean, with a tenth
+    of its standard deviation).
+    """
+
+    mean: Float[Array, ...]
+    log_std: Float[Array, ...]
+    prior_mean: Float[Array, ...]
+    prior_std: Float[Array, ...]
+
+    def __init__(self, mean: Numbers, std: Numbers, *, start: Numbers | None = None, start_std: Numbers | None = None):
+        prior_mean, prior_std = np.broadcast_arrays(np.asarray(mean, float), np.asarray(std, float))
+        self.prior_mean, self.prior_std = array(prior_mean), array(prior_std)
+        self.mean = array(np.broadcast_to(np.asarray(mean if start is None else start), prior_mean.shape))
+        spread = 0.1 * prior_std if start_std is None else start_std
+        self.log_std = array(np.broadcast_to(np.log(np.asarray(spread)), prior_mean.shape))
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        prior_mean, prior_std = jax.lax.stop_gradient((self.prior_mean, self.prior_std))
+        distance = (jnp.exp(2 * self.log_std) + (self.mean - prior_mean) ** 2) / (2 * prior_std**2)
+        return jnp.sum(jnp.log(prior_std) - self.log_std - 0.5 + distance)
+
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
+        return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
+
+    def prior_quantile(self, probability: float | Array) -> Float[Array, ...]:
+        return self.prior_mean + self.prior_std * jax.scipy.stats.norm.ppf(probability)
+
+
+class LogNormal(Parameter):
+    """A positive parameter:  log θ ~ N(μ, σ²), against a prior of the same form.
+
+    **Arguments:** the prior's `median`, and `spread`, the standard deviation of log θ; where the posterior starts
+    (default: at the prior's median, with a tenth of its spread).
+
+    !!! example
+
+        >>> import arcta
+        >>> float(arcta.LogNormal(median=10.0, spread=1.0, start=10.0, start_spread=1.0).kl())
+        0.0
+    """
+
+    log: Normal
+
+    def __init__(
+        self,
+        median: Numbers,
+        spread: Numbers,
+        *,
+        start: Numbers | None = None,
+        start_spread: Numbers | None = None,
+    ):
+        log_start = None if start is None else np.log(np.asarray(start, float))
+        self.log = Normal(np.log(np.asarray(median, float)), spread, start=log_start, start_std=start_spread)
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
+        return jnp.exp(self.log.sample(key=key))
+
+    def kl(self) -> Float[Array, ""]:
+        return self.log.kl()
+
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
+        return jnp.exp(self.log.quantile(probability))
+
+    def prior_quantile(self, probability: float | Array) -> Float[Array, ...]:
+        return jnp.exp(self.log.prior_quantile(probability))
+
+    def started_at(self, median: Float[np.ndarray, ...]) -> LogNormal:
+        return eqx.tree_at(lambda p: p.log.mean, self, array(np.log(median)))
+
+
+class Weights(Parameter):
+    """A matrix of weights N(μ, σ²) against N(0, τ²), with τ learned beside them (one, or one for each column), so that what
+    the data does not ask for goes back to zero at no cost."""
+
+    mean: Float[Array, "out_size in_size"]
+    log_std: Float[Array, "out_size in_size"]
+    log_prior_std: Float[Array, ...]
+
+    def __init__(
+        self, out_size: int, in_size: int, *, prior_std: float = 0.1, start_std: float = 0.01, by_column: bool = False
+    ):
+        self.mean = array(np.zeros((out_size, in_size)))
+        self.log_std = array(np.full((out_size, in_size), np.log(start_std)))
+        self.log_prior_std = array(np.full((in_size,) if by_column else (), np.log(prior_std)))
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, "out_size in_size"]:
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        distance = 0.5 * (jnp.exp(2 * self.log_std) + self.mean**2) * jnp.exp(-2 * self.log_prior_std)
+        return jnp.sum(self.log_prior_std - self.log_std - 0.5 + distance)
+
+    def quantile(self, probability: float | Array) -> Float[Array, "out_size in_size"]:
+        return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
+
+
+class Known(Parameter):
+    """A constant: never trained, no KL."""
+
+    value: Float[Array, ...]
+
+    def __init__(self, value: Numbers):
+        self.value = array(value)
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
+        return jax.lax.stop_gradient(self.value)
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
+        return self.value
+
+
+class Learned(Parameter):
+    """A positive point estimate exp(log_value), no KL."""
+
+    log_value: Float[Array, ...]
+
+    def __init__(self, start: Numbers):
+        self.log_value = array(np.log(np.asarray(start, float)))
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ...]:
+        return jnp.exp(self.log_value)
+
+    def kl(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+    def quantile(self, probability: float | Array) -> Float[Array, ...]:
+        return jnp.exp(self.log_value)

@@ -1,0 +1,165 @@
+"""Forecast: from the posterior at the last observation of a context, along the prior SDE, through the decoder.
+
+z(t_N) ~ q(z(t_N) | last window),   θ ~ q(θ),   dz = f dt + √q dβ,   x ~ p(x | z)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ..data.series import Series
+from ..data.windows import Window, last_window
+from ..model.reading import DataLayout
+from ..parts.model import AbstractGenerative, Draw
+from ..runtime.host import ArrayLike
+from .prediction import Bands, Prediction, check_channels, check_times, predict
+from .solve import make_grids, walk
+
+
+@runtime_checkable
+class InputTable(Protocol):
+    """A DataFrame of known inputs: a column for each, the time as index."""
+
+    @property
+    def columns(self) -> ArrayLike: ...
+
+    @property
+    def index(self) -> ArrayLike: ...
+
+    def __getitem__(self, names: list[str], /) -> ArrayLike: ...
+
+
+class Sampling(NamedTuple):
+    """How many paths, the solver's longest step (in the user's units), and whether only quantiles are kept of them."""
+
+    num_samples: int = 256
+    max_step: float | None = None
+    quantiles: tuple[float, ...] | None = None
+
+    def step(self, layout: DataLayout) -> float:
+        """The longest step in the model's units; by default a fortieth of its time scale, or the data's own if shorter."""
+        if self.max_step is None:
+            return min(1 / 40, layout.typical_step)
+        return self.max_step / layout.scaling.time_scale
+
+
+@eqx.filter_jit
+def start_states(
+    model: AbstractGenerative, window: Window, node: Int[Array, ""], num_samples: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "samples latent"], Draw]:
+    """The model's `states_at`, compiled."""
+    return model.states_at(window, node, num_samples, key=key)
+
+
+def input_knots(
+    layout: DataLayout, series: Series | None, start: float, times: np.ndarray, inputs: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Times since `start` and values, both in the model's units, of the inputs known from `start` on."""
+    names = layout.input_names
+    if not names:
+        if inputs is not None:
+            raise ValueError("this model was trained without inputs; leave inputs= out.")
+        return np.zeros(0), np.zeros((0, 0))
+    if inputs is None:
+        raise ValueError(
+            f"the model was trained with inputs {', '.join(names)}, so predicting needs them at the times asked for. "
+            f"Pass inputs= with shape ({len(times)}, {len(names)})."
+        )
+    values = np.asarray(inputs, float).reshape(len(np.asarray(inputs)), -1)
+    if values.shape != (len(times), len(names)) or not np.isfinite(values).all():
+        raise ValueError(
+            f"inputs must be finite, of shape ({len(times)}, {len(names)}) for the inputs {', '.join(names)}; got shape "
+            f"{values.shape}. Give one row for each time."
+        )
+    if series is not None:
+        # What is handed in goes before what the context knows of the same time.
+        known = series.times >= start
+        values = np.concatenate([values, series.inputs[known]])
+        times, first = np.unique(np.concatenate([times, series.times[known]]), return_index=True)
+        values = values[first]
+    return (times - start) / layout.scaling.time_scale, layout.scaling.known_inputs(values)
+
+
+def inputs_at(layout: DataLayout, table: InputTable, times: ArrayLike) -> Float[np.ndarray, "n inputs"]:
+    """The model's inputs at `times` from a table with the time as index, straight lines between its rows."""
+    columns = [str(name) for name in np.asarray(table.columns)]
+    for name in layout.input_names:
+        if name not in columns:
+            raise ValueError(
+                f"the model needs the future input '{name}'; the table has {', '.join(columns)}. Add that column."
+            )
+    ahead, known = check_times(times, layout.calendar), check_times(table.index, layout.calendar)
+    values = np.asarray(table[list(layout.input_names)], float)
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        row, column = bad[0]
+        name, when = layout.input_names[column], np.asarray(table.index)[row]
+        raise ValueError(f"future inputs must be known at every time; '{name}' is missing at {when}. Fill it in.")
+    slack = 1e-9 * max(abs(ahead[-1]), 1.0)
+    if known[-1] < ahead[-1] - slack:
+        end = layout.calendar.show(known[-1]) if layout.calendar else f"{known[-1]:g}"
+        asked = layout.calendar.show(ahead[-1]) if layout.calendar else f"{ahead[-1]:g}"
+        raise ValueError(
+            f"future inputs ({', '.join(layout.input_names)}) end at {end}; the forecast goes to {asked}. Give them up to "
+            "there, or forecast less far."
+        )
+    return np.stack([np.interp(ahead, known, values[:, i]) for i in range(values.shape[1])], axis=1)
+
+
+def start_node(window: Window, series: Series, last: float, origin: float | None) -> int:
+    """The row of `window` that a forecast starts from: the last node, or the observation at `origin`."""
+    final = int(window.last_node())
+    if origin is None:
+        return final
+    rows = series.times[series.mask.any(axis=1)][-(final + 1) :]
+    nearest = int(np.argmin(np.abs(rows - origin)))
+    if abs(rows[nearest] - origin) > 1e-9 * max(abs(last), 1.0):
+        raise ValueError(
+            f"origin must be the time of an observation among the last {len(rows)} of '{series.name}'; got {origin:g}, the "
+            f"nearest is {rows[nearest]:g}. Use that, or leave origin out."
+        )
+    return nearest
+
+
+def forecast(
+    model: AbstractGenerative,
+    layout: DataLayout,
+    series: Series,
+    times: ArrayLike,
+    *,
+    origin: float | None = None,
+    inputs: ArrayLike | None = None,
+    sampling: Sampling = Sampling(),
+    key: PRNGKeyArray,
+) -> Prediction | Bands:
+    """Forecast what follows `series` at `times`, all in the user's units: a `Prediction`, or with quantiles the `Bands`."""
+    check_channels(layout, series)
+    if sampling.num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1; got {sampling.num_samples}. 256 gives usable 90 % bands.")
+    ahead, scaling = check_times(times, layout.calendar), layout.scaling
+    last = float(series.times[series.mask.any(axis=1)][-1])
+    window = last_window(series, scaling, layout.window_shape(model))
+    node = start_node(window, series, last, origin)
+    if origin is not None:
+        # Nodes near the end do not see the whole look-ahead; they would only blur a state that does.
+        informed = np.arange(len(window.node)) <= max(node, int(window.last_node()) - window.lookahead)
+        window = eqx.tree_at(lambda w: w.node, window, window.node & informed)
+    start = last if origin is None else origin
+    if ahead[0] < start or (origin is None and ahead[0] == last):
+        raise ValueError(
+            f"a forecast goes forward from the last observation of '{series.name}' at t={start:g}; got t={ahead[0]:g}. "
+            "Ask for later times, or use smooth for times inside the data."
+        )
+    knots = input_knots(layout, series, start, ahead, inputs)
+    grids = make_grids(scaling.times(start), (ahead - start) / scaling.time_scale, sampling.step(layout), *knots)
+    start_key, path_key, decode_key = jax.random.split(key, 3)
+    window = jax.tree.map(jnp.asarray, window)
+    initial, draws = start_states(model, window, jnp.asarray(node), sampling.num_samples, start_key)
+    pieces = walk(model, draws, initial, grids, key=path_key)
+    return predict(model, layout, series.name, ahead, pieces, draws, quantiles=sampling.quantiles, key=decode_key)

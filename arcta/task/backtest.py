@@ -1,0 +1,198 @@
+"""Backtest: forecasts from several origins in the past, against what happened and against the forecasts to beat.
+
+At each origin o the model sees the data up to o and forecasts (o, o + horizon]; nothing is refitted unless asked. The
+baselines are fitted once on the same training data and see the same contexts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from ..data.series import Series, as_list
+from ..predict.classical import BASELINES, NAIVE, typical_step
+from ..predict.metrics import entry_scores
+from ..predict.prediction import Prediction
+from .fitted import Fit
+from .use import as_key
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MODEL = "latent SDE"
+Entries = dict[str, np.ndarray]
+
+
+def gaussian_scores(
+    mean: Float[np.ndarray, "n channels"], std: Float[np.ndarray, "n channels"], values: Float[np.ndarray, "n channels"]
+) -> dict[str, Float[np.ndarray, "n channels"]]:
+    """Entry by entry, for a Gaussian forecast: squared error, CRPS in closed form, and whether the 90 % band covers."""
+    from scipy.special import ndtr, ndtri  # slow to import, rarely needed
+
+    z = (values - mean) / std
+    crps = std * (z * (2 * ndtr(z) - 1) + 2 * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) - 1 / np.sqrt(np.pi))
+    return {"squared_error": (mean - values) ** 2, "crps": crps, "coverage_90": (np.abs(z) < ndtri(0.95)) * 1.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Backtest:
+    """Scores of the model and of the baselines over all origins.
+
+    `table` has a row for each method (rmse, crps, coverage of the 90 % band; errors in units of each channel's standard
+    deviation in training) and `by_lead` the rmse in four parts of the horizon. `entries` holds every forecast entry.
+    """
+
+    table: pd.DataFrame
+    by_lead: pd.DataFrame
+    origins: list[float]
+    horizon: float
+    entries: dict[str, dict[str, np.ndarray]]
+
+    @property
+    def best_naive(self) -> str:
+        """The naive forecast with the smallest error."""
+        present = [name for name in NAIVE if name in self.table.index]
+        return str(self.table.loc[present, "rmse"].idxmin())
+
+    @property
+    def beats_naive(self) -> bool:
+        return bool(self.table.loc[MODEL, "rmse"] < self.table.loc[self.best_naive, "rmse"])
+
+    def verdict(self) -> str:
+        """One sentence: does the model beat the best naive forecast?"""
+        ours, theirs = self.table.loc[MODEL, "rmse"], self.table.loc[self.best_naive, "rmse"]
+        if self.beats_naive:
+            return f"the model's error is {ours / theirs:.0%} of that of the best naive forecast ({self.best_naive})."
+        return (
+            f"the model does NOT beat the naive forecast '{self.best_naive}' (error {ours:.3g} against {theirs:.3g}): do not "
+            "use it for this horizon; train longer, give it more data, or use the naive forecast."
+        )
+
+
+def choose_origins(series: Series, first: float, horizon: float, count: int) -> np.ndarray:
+    """Up to `count` origins from `first` on, evenly spaced, that leave a whole horizon of observations after them."""
+    seen = series.times[series.mask.any(axis=1)]
+    last = seen[-1] - horizon
+    if last < first:
+        raise ValueError(
+            f"a backtest needs a whole horizon after its first origin; series '{series.name}' ends {seen[-1] - first:g} after it, "
+            f"the horizon is {horizon:g}. Use a shorter horizon or an earlier origin."
+        )
+    return np.unique(np.linspace(first, last, count))
+
+
+def backtest(
+    fit: Fit,
+    data: Series | Sequence[Series],
+    *,
+    horizon: float,
+    start: float | None = None,
+    num_origins: int = 8,
+    refit: Callable[[list[Series]], Fit] | None = None,
+    baselines: Sequence[str] | None = None,
+    num_samples: int = 256,
+    key: int | PRNGKeyArray = 0,
+) -> Backtest:
+    """Rolling-origin evaluation of a fit, and of the baselines on the same data.
+
+    **Arguments:**
+
+    - `data`: whole series, the training part included; `start`: the end of the training part, where the first origin lies
+      (default: 80 % of each series' span). The baselines are fitted on what lies before it.
+    - `horizon`: how far each forecast goes, in the data's unit of time.
+    - `refit`: a function from the series up to an origin to a new `Fit`, if the model should be trained anew at each.
+
+        >>> import arcta
+        >>> data = arcta.datasets.lotka_volterra()
+        >>> before, _ = arcta.split(data, at=0.8)
+        >>> fit = arcta.fit(arcta.LatentSDE(), before, training=arcta.Training(steps=5), progress=False)
+        >>> result = arcta.backtest(fit, data, horizon=5.0, num_origins=2, baselines=["last value"], num_samples=8)
+        >>> list(result.table.index)
+        ['latent SDE', 'last value']
+    """
+    if horizon <= 0:
+        raise ValueError(f"horizon must be positive; got {horizon}. Give it in the data's unit of time.")
+    series = [item.on(fit.layout.calendar, fit.layout.time_unit) for item in as_list(data)]
+    cuts = [start if start is not None else item.times[0] + 0.8 * (item.times[-1] - item.times[0]) for item in series]
+    usable = [(item, cut) for item, cut in zip(series, cuts, strict=True) if _long_enough(item, cut, horizon)]
+    if not usable:
+        choose_origins(series[0], cuts[0], horizon, num_origins)  # says what is missing
+        raise ValueError("a backtest needs observations before its first origin. Use a later start.")
+    before = [item.at_rows(item.times <= cut) for item, cut in zip(series, cuts, strict=True) if _seen_by(item, cut)]
+    made = {name: make(before) for name, make in BASELINES.items() if baselines is None or name in baselines}
+    rivals = {name: forecaster for name, forecaster in made.items() if forecaster is not None}
+    per_series = max(1, num_origins // len(usable)) if len(usable) > 1 else num_origins
+    entries: dict[str, list[Entries]] = {name: [] for name in (MODEL, *rivals)}
+    origins: list[float] = []
+    for i, (item, cut) in enumerate(usable[: max(num_origins, 1)]):
+        for j, origin in enumerate(choose_origins(item, cut, horizon, per_series)):
+            context = item.at_rows(item.times <= origin)
+            after = item.at_rows((item.times > origin) & (item.times <= origin + horizon))
+            known = after.inputs if after.input_names else None
+            used = fit if refit is None else refit([context])
+            k = jax.random.fold_in(as_key(key), 1000 * i + j)
+            ahead = used.forecast(after.times, given=context, inputs=known, num_samples=num_samples, key=k)
+            rows = {MODEL: {**entry_scores(ahead, after), "pit": _ranks(ahead, after)}}
+            rows |= {n: gaussian_scores(*rival(context, after.times), after.values) for n, rival in rivals.items()}
+            lead = np.broadcast_to(((after.times - origin) / horizon)[:, None], after.mask.shape)
+            for name, row in rows.items():
+                entries[name].append(_observed(row | {"lead": lead}, after, fit.layout.scaling.scale))
+            origins.append(float(origin))
+    pooled = {n: {k: np.concatenate([p[k] for p in parts]) for k in parts[0]} for n, parts in entries.items()}
+    return Backtest(*_tables(pooled), origins, float(horizon), pooled)
+
+
+def _seen_by(series: Series, cut: float) -> bool:
+    return bool(series.mask[series.times <= cut].any())
+
+
+def _ranks(ahead: Prediction, after: Series) -> np.ndarray:
+    """Where each observation falls among the forecast's samples, from 0 to 1."""
+    below, equal = ahead.observations < after.values, ahead.observations == after.values
+    return np.mean(below, axis=0) + 0.5 * np.mean(equal, axis=0)
+
+
+def _observed(row: Entries, after: Series, scale: np.ndarray) -> Entries:
+    """The observed entries of a forecast's scores, errors in units of each channel's scale."""
+    units = {"squared_error": scale**2, "crps": scale}
+    kept = {k: v for k, v in row.items() if k in units or k.startswith(("coverage", "pit", "lead"))}
+    return {k: (v / units.get(k, 1.0))[after.mask] for k, v in kept.items()}
+
+
+def _long_enough(series: Series, cut: float, horizon: float) -> bool:
+    seen = series.times[series.mask.any(axis=1)]
+    return bool(seen[0] <= cut and seen[-1] - horizon >= cut and ((seen > cut) & (seen <= cut + horizon)).any())
+
+
+def _tables(pooled: dict[str, dict[str, np.ndarray]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    import pandas as pd
+
+    rows, leads = {}, {}
+    for name, entry in pooled.items():
+        rows[name] = {
+            "rmse": float(np.sqrt(entry["squared_error"].mean())),
+            "crps": float(entry["crps"].mean()),
+            "coverage_90": float(entry["coverage_90"].mean()),
+        }
+        part = np.minimum((entry["lead"] * 4).astype(int), 3)
+        leads[name] = {
+            f"{25 * p}–{25 * (p + 1)} %": float(np.sqrt(entry["squared_error"][part == p].mean()))
+            if (part == p).any()
+            else np.nan
+            for p in range(4)
+        }
+    return pd.DataFrame.from_dict(rows, orient="index"), pd.DataFrame.from_dict(leads, orient="index")
+
+
+def default_horizon(data: Sequence[Series], cut: float | None = None) -> float:
+    """Half of the held-out span of the longest series, and at least three typical steps."""
+    longest = max(data, key=lambda item: item.times[-1] - item.times[0])
+    span = longest.times[-1] - (
+        cut if cut is not None else longest.times[0] + 0.8 * (longest.times[-1] - longest.times[0])
+    )
+    return float(max(0.5 * span, min(3 * typical_step(data), span)))

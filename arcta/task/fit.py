@@ -1,0 +1,248 @@
+"""`fit` and `sweep`: from series to trained models. A thin layer: checks, a reading of the data, `train_task`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar, overload, runtime_checkable
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from ..bound.objective import joins
+from ..data.series import Series, as_list
+from ..data.store import Store
+from ..model.build import build
+from ..model.reading import DataLayout, Reading, has_whole_rows, read_data
+from ..model.spec import LatentSDE
+from ..runtime.compile import compile_lightly
+from ..training.ensemble import KNOBS, Members
+from ..training.parallel import Devices
+from ..training.parallel import devices as devices_of
+from ..training.settings import Training
+from .fitted import Fit
+from .train import Task, train_task
+from .use import Forecaster, as_key
+from .validation import hold_out
+
+JOIN_WARNING = 1.0  # nats per join; a 1-D OU with 15 joins overshoots its log-likelihood by 15 nats
+VALIDATION_SAMPLES = 64
+T = TypeVar("T")
+F = TypeVar("F", bound=Forecaster, covariant=True)
+_joins = compile_lightly(joins)
+
+
+@runtime_checkable
+class Fits(Protocol[F]):
+    """A model with a way of training of its own, as those in `arcta.baselines`."""
+
+    def fit(
+        self,
+        data: Series | Sequence[Series],
+        *,
+        key: int | PRNGKeyArray,
+        validation: Series | Sequence[Series] | None,
+        training: Training,
+        progress: bool,
+    ) -> F: ...
+
+
+def _fit_rival(
+    model: Fits[F], data: Series | Sequence[Series] | Store, given: Mapping[str, object], **shared: object
+) -> F:
+    name = type(model).__name__
+    unused = [option for option, value in given.items() if value]
+    if unused:
+        raise ValueError(f"{name} does not know {unused[0]}=; leave it out.")
+    if isinstance(data, Store):
+        raise ValueError(f"{name} needs its data in memory; an arcta.store is for LatentSDE.")
+    return model.fit(data, **shared)  # pyright: ignore[reportArgumentType]
+
+
+def _check(data: Series | Sequence[Series] | Store, training: Training, holdout: float, ensemble: int) -> None:
+    """Refuse what does not go together."""
+    if isinstance(data, Store) and (holdout or training.join_penalty):
+        raise ValueError("data on disk is trained on whole, window by window: leave holdout= and join_penalty out.")
+    if ensemble < 1:
+        raise ValueError(f"ensemble must be 1 or more; got {ensemble}. Leave it out for one model.")
+
+
+def _find_devices(devices: str | int | None, training: Training, ensemble: int) -> Devices | None:
+    found = None if devices is None else devices_of(devices)
+    if ensemble > 1 and jax.process_count() > 1:
+        raise ValueError(
+            "an ensemble is trained by one process on all its devices; start one process, or leave ensemble= out."
+        )
+    if found is not None and ensemble == 1:
+        found.check(training.batch_size)
+        if training.join_penalty:
+            raise ValueError("join_penalty needs neighbouring windows on one device; leave it, or devices=, out.")
+    return found
+
+
+def _read(
+    model: LatentSDE,
+    data: Series | Sequence[Series] | Store,
+    whole: list[Series],
+    series: list[Series],
+    held: list[Series],
+) -> tuple[DataLayout, Reading]:
+    """What the data says; rows count as whole only if all that will ever be seen in training are."""
+    layout, reading = read_data(model, series)
+    if isinstance(data, Store) or not has_whole_rows([*whole, *held]):  # of a file only a sample has been seen
+        reading = reading._replace(whole_rows=False)
+    for item in held:
+        if item.channels != layout.channels:
+            raise ValueError(
+                f"validation series '{item.name}' needs the channels {list(layout.channels)}; it has others."
+            )
+    return layout, reading
+
+
+@overload
+def fit(
+    model: LatentSDE,
+    data: Series | Sequence[Series] | Store,
+    *,
+    key: int | PRNGKeyArray = 0,
+    validation: Series | Sequence[Series] | None = None,
+    holdout: float = 0.0,
+    training: Training = Training(),
+    out: str | Path | None = None,
+    resume: bool = False,
+    devices: str | int | None = None,
+    ensemble: int = 1,
+    progress: bool = True,
+    about: Mapping[str, object] | None = None,
+) -> Fit: ...
+
+
+@overload
+def fit(
+    model: Fits[F],
+    data: Series | Sequence[Series],
+    *,
+    key: int | PRNGKeyArray = 0,
+    validation: Series | Sequence[Series] | None = None,
+    training: Training = Training(),
+    progress: bool = True,
+) -> F: ...
+
+
+def fit(
+    model: LatentSDE | Fits[F],
+    data: Series | Sequence[Series] | Store,
+    *,
+    key: int | PRNGKeyArray = 0,
+    validation: Series | Sequence[Series] | None = None,
+    holdout: float = 0.0,
+    training: Training = Training(),
+    out: str | Path | None = None,
+    resume: bool = False,
+    devices: str | int | None = None,
+    ensemble: int = 1,
+    progress: bool = True,
+    about: Mapping[str, object] | None = None,
+) -> Fit | F:
+    """Learn a latent SDE from one series or several: a `Fit`.
+
+    - `model`: `LatentSDE()` derives everything from the data; a rival from `arcta.baselines` takes fewer of these options.
+    - `data`: training series, in your own units; or an `arcta.store`, which stays on disk.
+    - `key`: a seed; the same seed on the same machine gives the same model.
+    - `validation`: later parts of training series (same name), or new series; their forecast error is logged, decides
+      which model is best, and stops training early if `training.patience` is set.
+    - `holdout`: the last part of each series' time span that is kept from training, to score and report on.
+    - `out`: a folder for history, checkpoints and the saved run; `resume=True` goes on from the checkpoint there, bit for bit.
+    - `devices`: `"all"`, or how many, to share each batch among them (docs/scale.md).
+    - `ensemble`: train so many models from as many seeds at once, and mix what they predict.
+    - `progress`: show it. `about`: further JSON to keep with the run.
+
+    Ctrl-C ends training and returns what was reached; `TrainingDiverged` is raised, after the last good state was saved, when
+    numbers stop being finite.
+
+        >>> import arcta
+        >>> train, test = arcta.split(arcta.datasets.lotka_volterra(), at=0.8)
+        >>> model = arcta.LatentSDE(decoder="identity", partition_size=32)
+        >>> fit = arcta.fit(model, train, training=arcta.Training(steps=10), progress=False)
+        >>> fit.forecast(test.times, num_samples=8)
+        Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
+    """
+    if not isinstance(model, LatentSDE):
+        given = {"holdout": holdout, "out": out, "resume": resume, "devices": devices, "ensemble": ensemble > 1}
+        return _fit_rival(model, data, given, key=key, validation=validation, training=training, progress=progress)
+    _check(data, training, holdout, ensemble)
+    found, store = _find_devices(devices, training, ensemble), data if isinstance(data, Store) else None
+    whole = data.sample() if isinstance(data, Store) else as_list(data)
+    series, cuts = hold_out(whole, holdout)
+    held = [] if validation is None else as_list(validation)
+    keys = [as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble))
+    rows = {} if store is None else {"rows": len(store)}
+    kept = {"seed": key if isinstance(key, int) else None, **rows, **(about or {})}
+    task = Task(
+        models=[model] * ensemble, trainings=[training] * ensemble, keys=keys, whole=whole, series=series, cuts=cuts,
+        read=_read(model, data, whole, series, held), held_out=held, about=kept, store=store, devices=found,
+    )  # fmt: skip
+    fitted, _ = train_task(task, out=out, resume=resume, progress=progress)
+    if out is not None and task.lead:
+        fitted.save(out)
+    return fitted
+
+
+def _programs(
+    variants: Mapping[str, tuple[LatentSDE, Training]], read: Mapping[str, tuple[DataLayout, Reading]]
+) -> list[list[str]]:
+    """The names of the variants that share a program: of one shape, with the same code, data and settings but for the knobs."""
+    usual = {name: getattr(Training(), name) for name in KNOBS}
+    programs: dict[object, list[str]] = {}
+    for name, (spec, training) in variants.items():
+        shapes = jax.tree.map(np.shape, build(spec, *read[name], key=as_key(0)))
+        code = tuple(x if isinstance(x, str | None) else id(x) for x in (spec.drift, spec.decoder, spec.encoder))
+        alike = (str(shapes), code, repr(read[name]), dataclasses.replace(training, **usual))
+        programs.setdefault(alike, []).append(name)
+    return list(programs.values())
+
+
+def sweep(
+    variants: Mapping[str, tuple[LatentSDE, Training]],
+    data: Series | Sequence[Series],
+    *,
+    key: int | PRNGKeyArray = 0,
+    holdout: float = 0.0,
+    progress: bool = True,
+) -> dict[str, Fit]:
+    """Train variants of a model, those of one shape in one program: settings that differ only in where the model starts
+    (`lengthscale`, `diffusion_start`, `interpolation_noise`), `learning_rate`, `clip` or `kl_weight` cost little more than one.
+
+    **Returns:** a `Fit` for each name; compare them by `fit.score()` on what was held out.
+
+    !!! example
+
+        >>> import arcta
+        >>> model = arcta.LatentSDE(decoder="identity", partition_size=32)
+        >>> rates = {f"{rate:g}": (model, arcta.Training(steps=10, learning_rate=rate)) for rate in (1e-3, 1e-2)}
+        >>> fits = arcta.sweep(rates, arcta.datasets.lotka_volterra(), progress=False)
+        >>> sorted(fits)
+        ['0.001', '0.01']
+    """
+    if not variants:
+        raise ValueError("a sweep needs at least one variant: {'name': (LatentSDE(…), Training(…))}.")
+    whole = as_list(data)
+    series, cuts = hold_out(whole, holdout)
+    read = {name: read_data(spec, series) for name, (spec, _) in variants.items()}
+    found: dict[str, Fit] = {}
+    for names in _programs(variants, read):
+        models, trainings = (list(column) for column in zip(*(variants[name] for name in names), strict=True))
+        task = Task(
+            models=models, trainings=trainings, keys=[as_key(key)] * len(names), whole=whole, series=series,
+            cuts=cuts, read=read[names[0]], held_out=[], about={"sweep": names},
+        )  # fmt: skip
+        together, group = train_task(task, progress=progress)
+        histories = group.histories(together.history) if isinstance(group, Members) else [together.history]
+        for name, spec, training, model, rows in zip(
+            names, models, trainings, together.members, histories, strict=True
+        ):
+            own = {"spec": spec, "training": training, "model": model, "history": rows, "others": ()}
+            found[name] = dataclasses.replace(together, **own)
+    return {name: found[name] for name in variants}

@@ -1,0 +1,251 @@
+"""`Fit`: a trained model with all it needs to be used: forecasts, smooths, samples, scores, saves itself. `load` reads it back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..data.series import Series
+from ..model.build import build
+from ..model.reading import DataLayout, Reading
+from ..model.spec import LatentSDE
+from ..parts.decoders import AbstractDecoder
+from ..parts.model import Model
+from ..parts.prior import Parameter
+from ..parts.sde import DriftFunction, DriftLike
+from ..predict.forecast import Sampling
+from ..predict.prediction import Prediction
+from ..predict.sample import sample
+from ..predict.smooth import smooth
+from ..runtime.host import ArrayLike
+from ..training.checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
+from ..training.progress import Row
+from ..training.recorder import read_history, write_history
+from ..training.settings import Training
+from .run import (
+    identity,
+    layout_from_json,
+    reading_from_json,
+    restore_spec,
+    series_from_arrays,
+    series_to_arrays,
+)
+from .use import Forecaster, as_key
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fit(Forecaster):
+    """A trained latent SDE with all it needs to be used: made by `arcta.fit` or `arcta.load`.
+
+    `model` is the trained module (in the model's units), `context` the series (what was held out included), `history` the
+    log rows, `cuts` the time at which each series' held-out part begins, `about` what else is worth keeping (seed, command,
+    notes). Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
+    """
+
+    spec: LatentSDE
+    layout: DataLayout
+    reading: Reading
+    model: Model
+    training: Training
+    context: list[Series]
+    history: list[Row]
+    stopped: str = "finished"
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    cuts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    others: tuple[Model, ...] = ()
+
+    @property
+    def members(self) -> tuple[Model, ...]:
+        """All models of an ensemble; else the one."""
+        return (self.model, *self.others)
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {}
+        ensemble = f"{len(self.members)} members, " if self.others else ""
+        return (
+            f"Fit({ensemble}{len(self.layout.channels)} channels, {self.reading.latent_size} latent axes, "
+            f"{int(last.get('step', 0))} steps, {int(last.get('drift_evaluations', 0))} drift values, {self.stopped})"
+        )
+
+    def held_out(self) -> list[tuple[Series, Series]]:
+        """For each series with a held-out part: what the model was trained on, and what came after."""
+        return [
+            (item.at_rows(item.times <= self.cuts[item.name]), item.at_rows(item.times > self.cuts[item.name]))
+            for item in self.context
+            if item.name in self.cuts
+        ]
+
+    def smooth(
+        self,
+        data: Series | None = None,
+        times: ArrayLike | None = None,
+        *,
+        num_samples: int = 256,
+        key: int | PRNGKeyArray = 0,
+    ) -> Prediction:
+        """The posterior of state and signal at any times inside `data` (default: the training series)."""
+        if data is None and len(self.context) > 1:
+            raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
+        series = self._given(data)[0]
+        return cast(Prediction, self._mixed(smooth, series, times, sampling=Sampling(num_samples), key=as_key(key)))
+
+    def sample(
+        self,
+        times: ArrayLike,
+        *,
+        inputs: ArrayLike | None = None,
+        num_samples: int = 10,
+        max_step: float | None = None,
+        key: int | PRNGKeyArray = 0,
+    ) -> Prediction:
+        """New trajectories from the learned prior, starting at `times[0]`."""
+        sampling = Sampling(num_samples, max_step)
+        return cast(Prediction, self._mixed(sample, times, inputs=inputs, sampling=sampling, key=as_key(key)))
+
+    def parameters(self) -> pd.DataFrame:
+        """Median and 90 % interval of every uncertain parameter, in the data's units, beside its prior where it has one.
+
+        Rows: the drift's named parameters; `diffusion` q by latent axis (variance per unit of time, in the data's units
+        if the decoder is the identity); `noise` by channel (a standard deviation).
+        """
+        import pandas as pd
+
+        return pd.DataFrame(_parameter_rows(self.members, self.layout)).set_index("parameter")
+
+    def drift(
+        self, states: ArrayLike, *, time: float | None = None, inputs: ArrayLike | None = None
+    ) -> Float[np.ndarray, "n latent"]:
+        """The learned drift at some states `(n, latent)`, per unit of the data's time (median parameters).
+
+        States are in the data's units if the decoder is the identity, latent otherwise. `time` defaults to the start.
+        """
+        scaling, own = self.layout.scaling, self.model.decoder.in_data_coordinates
+        z = np.atleast_2d(np.asarray(states, float))
+        z = scaling.values(z) if own else z
+        known = None if inputs is None else np.asarray(inputs, float).reshape(1, -1)
+        u = 0 * scaling.input_shift if known is None else scaling.known_inputs(known)[0]
+        t = 0.0 if time is None else scaling.times(time)
+        real = jnp.asarray(0.0).dtype
+
+        def field(model: Model) -> np.ndarray:
+            θ = model.drift.median()
+            at = jax.vmap(lambda state: model.drift(jnp.asarray(t, real), state, jnp.asarray(u, real), θ))
+            return np.asarray(at(jnp.asarray(z, real)))
+
+        # Members' latent axes are their own; in the data's coordinates they can be averaged.
+        members = self.members if own else self.members[:1]
+        rate = np.mean([field(model) for model in members], axis=0) / scaling.time_scale
+        return rate * scaling.scale if own else rate
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run: `model.json`, `weights.safetensors`, `context.safetensors`, `history.jsonl`."""
+        folder = Path(folder)
+        header = {
+            **identity(self.spec, self.layout, self.reading, self.training),
+            "series": [item.name for item in self.context],
+            "stopped": self.stopped,
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+            "cuts": dict(self.cuts),
+            "about": dict(self.about),
+            "members": len(self.members),
+        }
+        files = {"weights": to_arrays(self.model), "context": series_to_arrays(self.context)}
+        files |= {f"weights-{i}": to_arrays(model) for i, model in enumerate(self.others, 1)}
+        write_bundle(folder, "model", header, files)
+        write_history(folder, self.history)
+        return folder
+
+
+def _pooled(quantiles: Sequence[Callable[[float | Array], Array | None]], p: float) -> np.ndarray | None:
+    """A quantile of the equal mixture of some distributions, each given by its own; None if they have none."""
+    first = quantiles[0](p)
+    if first is None or len(quantiles) == 1:
+        return None if first is None else np.asarray(first)
+    grid = jnp.asarray((np.arange(200) + 0.5) / 200)
+    return np.quantile(np.concatenate([np.asarray(jax.vmap(quantile)(grid)) for quantile in quantiles]), p, axis=0)
+
+
+def _rows(
+    names: Sequence[str], items: Sequence[Parameter], convert: Callable[[np.ndarray], np.ndarray]
+) -> list[dict[str, str | float]]:
+    """The rows of one parameter, from each member's posterior of it."""
+    found: dict[str, np.ndarray] = {}
+    for column, p in (("median", 0.5), ("q5", 0.05), ("q95", 0.95)):
+        for prefix, quantiles in (("", [i.quantile for i in items]), ("prior ", [i.prior_quantile for i in items])):
+            value = _pooled(quantiles, p)
+            if value is not None:
+                found[prefix + column] = np.atleast_1d(convert(value))
+    ordered = sorted(found, key=lambda name: name.startswith("prior"))
+    return [{"parameter": name, **{k: float(found[k][i]) for k in ordered}} for i, name in enumerate(names)]
+
+
+def _parameter_rows(members: Sequence[Model], layout: DataLayout) -> list[dict[str, str | float]]:
+    model, scaling = members[0], layout.scaling
+    rows: list[dict[str, str | float]] = []
+    for name, item in model.drift.named_parameters().items():
+        size = np.size(item.quantile(0.5))
+        labels = [name] if size == 1 else [f"{name}[{i}]" for i in range(size)]
+        items = [each.drift.named_parameters()[name] for each in members]
+        rows += _rows(labels, items, lambda x: x.reshape(-1))
+    own = model.decoder.in_data_coordinates
+    axes = layout.channels if own else [f"z{i}" for i in range(len(model.initial.mean))]
+    unit = (scaling.scale**2 if own else 1.0) / scaling.time_scale
+    rows += _rows([f"diffusion[{axis}]" for axis in axes], [m.diffusion.level for m in members], lambda q: q * unit)
+    for shown in zip(*(member.likelihood.shown() for member in members), strict=True):
+        columns = list(shown[0].channels) or list(range(len(layout.channels)))
+        labels = [f"{shown[0].label}[{layout.channels[c]}]" for c in columns]
+        scale = scaling.scale[columns]
+        rows += _rows(labels, [s.parameter for s in shown], lambda v, s=shown[0], scale=scale: s.in_units(v, scale))
+    return rows
+
+
+def load(
+    folder: str | Path,
+    *,
+    drift: DriftFunction | DriftLike | None = None,
+    decoder: AbstractDecoder | Callable[..., Array] | None = None,
+    encoder: Callable[..., object] | None = None,
+) -> Fit:
+    """A saved run, ready to forecast without the data file.
+
+    **Arguments:** `folder` as given to `save` or `out=`; the user's own `drift`, `decoder` or `encoder` if the run was
+    trained with one (code is never read from the file; the saved structure is checked against it).
+    """
+    folder = Path(folder)
+    header, files = read_bundle(folder, "model")
+    spec = restore_spec(header["configuration"], {"drift": drift, "decoder": decoder, "encoder": encoder})
+    layout, reading = layout_from_json(header["data"]), reading_from_json(header["reading"])
+    blank = build(spec, layout, reading, key=jax.random.key(0))
+
+    def restored(name: str) -> Model:
+        return from_arrays(blank, files[name], where=str(folder / f"{name}.safetensors"))
+
+    return Fit(
+        spec=spec,
+        layout=layout,
+        reading=reading,
+        model=restored("weights"),
+        training=msgspec.convert(header["training"], Training),
+        context=series_from_arrays(files["context"], header["series"], layout),
+        history=read_history(folder),
+        stopped=header["stopped"],
+        seconds=header["seconds"],
+        compile_seconds=header["compile_seconds"],
+        cuts=header["cuts"],
+        about=header["about"],
+        others=tuple(restored(f"weights-{i}") for i in range(1, header.get("members", 1))),
+    )

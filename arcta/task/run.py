@@ -1,0 +1,144 @@
+"""The files a run leaves: configuration, data layout and reading as JSON, and the series it carries.
+
+    run/  model.json   weights.safetensors   context.safetensors   history.jsonl   checkpoint/latest.*
+
+The user's own code is named in the JSON, never stored: whoever loads such a run hands the code back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..data.calendar import Calendar
+from ..data.scaling import Scaling
+from ..data.series import Series
+from ..data.windows import WindowShape
+from ..model.reading import DataLayout, Reading
+from ..model.spec import LatentSDE
+from ..parts.prior import Known, Learned, LogNormal, Normal, Parameter
+from ..training.settings import Training
+
+CONTEXT_ENTRIES = 2_000_000  # larger training data leaves only the last windows of each series in a saved run
+OWN_CODE = ("drift", "decoder", "encoder")
+_BLANK: dict[str, Callable[[np.ndarray], Parameter]] = {
+    "LogNormal": lambda ones: LogNormal(ones, ones),
+    "Normal": lambda ones: Normal(ones, ones),
+    "Known": Known,
+    "Learned": Learned,
+}
+
+
+def _describe(spec: LatentSDE) -> dict[str, object]:
+    """The configuration as JSON; the user's own code is named, not stored."""
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    for name in OWN_CODE:
+        value = fields[name]
+        if value is not None and not isinstance(value, str):
+            fields[name] = {"user": getattr(value, "__name__", type(value).__name__)}
+    if spec.parameters is not None:
+        fields["parameters"] = {
+            name: {"kind": type(item).__name__, "shape": list(np.shape(item.quantile(0.5)))}
+            for name, item in spec.parameters.items()
+        }
+    return fields
+
+
+def restore_spec(stored: Mapping[str, Any], code: Mapping[str, object]) -> LatentSDE:
+    """The configuration from JSON and the user's own code."""
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
+    for name in OWN_CODE:
+        if isinstance(fields[name], dict):
+            if code.get(name) is None:
+                raise ValueError(
+                    f"this run was trained with a {name} of your own, '{fields[name]['user']}'; nothing in the file is "
+                    f"executed, so hand it back: arcta.load(…, {name}=…)."
+                )
+            fields[name] = code[name]
+        elif code.get(name) is not None:
+            raise ValueError(f"this run uses arcta's own {name}; leave {name}= out.")
+    if fields["parameters"] is not None:
+        fields["parameters"] = {
+            name: _BLANK[item["kind"]](np.ones(tuple(item["shape"]))) for name, item in fields["parameters"].items()
+        }
+    return LatentSDE(**fields)
+
+
+def _layout_to_json(layout: DataLayout) -> dict[str, object]:
+    scaling = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(layout.scaling).items()}
+    calendar = None if layout.calendar is None else dataclasses.asdict(layout.calendar)
+    return {**layout._asdict(), "scaling": scaling, "calendar": calendar}
+
+
+def _tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+
+
+def layout_from_json(stored: Mapping[str, Any]) -> DataLayout:
+    """What `identity` wrote of the layout."""
+    scaling: dict[str, Any] = {
+        k: np.array(v, float) if isinstance(v, list) else v for k, v in stored["scaling"].items()
+    }
+    calendar = None if stored["calendar"] is None else Calendar(**stored["calendar"])
+    return DataLayout(**{**_tuples(stored), "scaling": Scaling(**scaling), "calendar": calendar})
+
+
+def reading_from_json(stored: Mapping[str, Any]) -> Reading:
+    """What `identity` wrote of the reading."""
+    return Reading(**_tuples(stored))
+
+
+def identity(spec: LatentSDE, layout: DataLayout, reading: Reading, training: Training) -> dict[str, Any]:
+    """What makes a run this run and no other, as JSON."""
+    told = {
+        "configuration": _describe(spec),
+        "data": _layout_to_json(layout),
+        "reading": reading._asdict(),
+        "training": msgspec.to_builtins(training),
+    }
+    return json.loads(json.dumps(told))
+
+
+def carried(data: list[Series], shape: WindowShape) -> list[Series]:
+    """The series that a saved run takes along: all of them, or the ends of large ones."""
+    if sum(item.values.size for item in data) <= CONTEXT_ENTRIES:
+        return data
+    return [item.at_rows(slice(np.flatnonzero(item.mask.any(axis=1))[-tail_rows(shape) :][0], None)) for item in data]
+
+
+def tail_rows(shape: WindowShape) -> int:
+    """How many observed rows a forecast may look at."""
+    return shape.size + 1 + shape.lookahead + shape.margin
+
+
+def series_to_arrays(data: list[Series]) -> dict[str, np.ndarray]:
+    return {
+        f"{i}/{name}": np.ascontiguousarray(getattr(item, name))
+        for i, item in enumerate(data)
+        for name in ("times", "values", "mask", "inputs")
+    }
+
+
+def series_from_arrays(arrays: Mapping[str, np.ndarray], names: Sequence[str], layout: DataLayout) -> list[Series]:
+    return [
+        Series(
+            arrays[f"{i}/times"],
+            arrays[f"{i}/values"].reshape(-1, *layout.frame_shape) if layout.frame_shape else arrays[f"{i}/values"],
+            mask=arrays[f"{i}/mask"],
+            channels=layout.channels,
+            units=layout.units,
+            inputs=arrays[f"{i}/inputs"] if layout.input_names else None,
+            input_names=layout.input_names or None,
+            name=name,
+            time_unit=layout.time_unit,
+            calendar=layout.calendar,
+        )
+        for i, name in enumerate(names)
+    ]

@@ -1,0 +1,183 @@
+"""What every trained model can do, arcta's own and its rivals: `forecast` and `score`, members mixed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast, overload
+
+import jax
+from jaxtyping import PRNGKeyArray
+
+from ..data.series import Series, as_list
+from ..model.reading import DataLayout, has_whole_rows
+from ..parts.model import AbstractGenerative
+from ..predict.forecast import InputTable, Sampling, forecast, inputs_at
+from ..predict.metrics import Scores, score
+from ..predict.prediction import Bands, Prediction, mix
+from ..runtime.host import ArrayLike
+
+Times = ArrayLike | Mapping[str, ArrayLike]
+Known = ArrayLike | InputTable | Mapping[str, ArrayLike | InputTable] | None
+
+
+def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
+    """A seed or a key, as a key."""
+    return jax.random.key(key) if isinstance(key, int) else key
+
+
+class Forecaster:
+    """A trained model, or several whose predictions are mixed, with the series it was trained on."""
+
+    layout: DataLayout
+    context: list[Series]
+
+    @property
+    def members(self) -> tuple[AbstractGenerative, ...]:
+        """All models of an ensemble; else the one."""
+        raise NotImplementedError
+
+    def _mixed(
+        self,
+        verb: Callable[..., Prediction | Bands],
+        *arguments: object,
+        sampling: Sampling,
+        key: PRNGKeyArray,
+        **options: object,
+    ) -> Prediction | Bands:
+        """What each member says, an equal part of the samples each, as one."""
+        count = len(self.members)
+        if count == 1:
+            return verb(self.members[0], self.layout, *arguments, sampling=sampling, key=key, **options)
+        shares = [
+            sampling._replace(num_samples=(sampling.num_samples + i) // count, quantiles=None) for i in range(count)
+        ]
+        said = [
+            verb(model, self.layout, *arguments, sampling=share, key=jax.random.fold_in(key, i), **options)
+            for i, (model, share) in enumerate(zip(self.members, shares, strict=True))
+            if share.num_samples > 0
+        ]
+        together = mix(cast("list[Prediction]", said))
+        return together if sampling.quantiles is None else together.bands(sampling.quantiles)
+
+    def _given(self, given: Series | Sequence[Series] | None) -> list[Series]:
+        if given is None:
+            return self.context
+        series = [item.on(self.layout.calendar, self.layout.time_unit) for item in as_list(given)]
+        if self.members[0].whole_rows and not has_whole_rows(series):
+            warnings.warn(
+                "some rows lack single channels, which no row of the training data did: they count as the channel's mean. "
+                "Train on data with such rows, or leave these rows out.",
+                stacklevel=3,
+            )
+        return series
+
+    def _forecast_one(
+        self, item: Series, times: Times, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
+    ) -> Prediction | Bands:
+        ahead = times[item.name] if isinstance(times, Mapping) else times
+        known = inputs[item.name] if isinstance(inputs, Mapping) else inputs
+        if isinstance(known, InputTable):
+            known = inputs_at(self.layout, known, ahead)
+        return self._mixed(forecast, item, ahead, origin=origin, inputs=known, sampling=sampling, key=key)
+
+    @overload
+    def forecast(
+        self,
+        times: ArrayLike,
+        *,
+        given: Series | None = None,
+        origin: float | None = None,
+        inputs: Known = None,
+        num_samples: int = 256,
+        max_step: float | None = None,
+        quantiles: None = None,
+        key: int | PRNGKeyArray = 0,
+    ) -> Prediction: ...
+
+    @overload
+    def forecast(
+        self,
+        times: Times,
+        *,
+        given: Series | Sequence[Series] | None = None,
+        origin: float | None = None,
+        inputs: Known = None,
+        num_samples: int = 256,
+        max_step: float | None = None,
+        quantiles: Sequence[float] | None = None,
+        key: int | PRNGKeyArray = 0,
+    ) -> Prediction | Bands | dict[str, Prediction | Bands]: ...
+
+    def forecast(
+        self,
+        times: Times,
+        *,
+        given: Series | Sequence[Series] | None = None,
+        origin: float | None = None,
+        inputs: Known = None,
+        num_samples: int = 256,
+        max_step: float | None = None,
+        quantiles: Sequence[float] | None = None,
+        key: int | PRNGKeyArray = 0,
+    ) -> Prediction | Bands | dict[str, Prediction | Bands]:
+        """What comes after the training series, or after `given`, at any later times.
+
+        **Arguments:**
+
+        - `times`: after the last observation of the context; with several series, a mapping from name to times is
+          allowed.
+        - `given`: other series to start from, also ones never seen in training: nothing is retrained.
+        - `origin`: the time of an earlier observation of the context to start from instead of the last one; an encoder that
+          looks ahead knows that state better, and how well the paths meet the rest of the context can be seen.
+        - `inputs`: known inputs, if the model has any: at `times`, shape `(n, inputs)`; or a DataFrame with the inputs'
+          columns and the time as index, interpolated to `times`.
+        - `max_step`: the solver's longest step, in the data's unit of time.
+        - `quantiles`: keep only these, the mean and the standard deviation, and no paths: memory then does not grow with
+          the number of paths times the horizon.
+
+        **Returns:** a `Prediction` (with `quantiles`: `Bands`); with several series a dictionary of them by name.
+        """
+        series, key = self._given(given), as_key(key)
+        sampling = Sampling(num_samples, max_step, None if quantiles is None else tuple(quantiles))
+        if len(series) == 1:
+            return self._forecast_one(series[0], times, inputs, origin, sampling, key)
+        return {
+            item.name: self._forecast_one(item, times, inputs, origin, sampling, jax.random.fold_in(key, i))
+            for i, item in enumerate(series)
+        }
+
+    def held_out(self) -> list[tuple[Series, Series]]:
+        """For each series with a held-out part: what the model was trained on, and what came after."""
+        return []
+
+    def score(
+        self,
+        test: Series | Sequence[Series] | None = None,
+        *,
+        given: Series | Sequence[Series] | None = None,
+        num_samples: int = 256,
+        key: int | PRNGKeyArray = 0,
+    ) -> Scores:
+        """Forecast `test` from the training series (or `given`) of the same name and compare: rmse, crps, log density,
+        coverage. Without `test`, what `fit(…, holdout=)` held out is forecast from what came before it."""
+        if test is None:
+            pairs = self.held_out()
+            if not pairs:
+                raise ValueError("nothing was held out in training; pass the series to score: fit.score(test).")
+            given, test = [before for before, _ in pairs], [after for _, after in pairs]
+        context = {item.name: item for item in self._given(given)}
+        told = []
+        for i, item in enumerate(self._given(test)):
+            if given is not None and item.name not in context and len(context) == 1 == len(as_list(test)):
+                context = {item.name: next(iter(context.values()))}
+            if item.name not in context:
+                raise ValueError(
+                    f"score needs a context to forecast '{item.name}' from; known are {', '.join(list(context)[:5])}. "
+                    "Pass given= with a series of that name that ends before it."
+                )
+            known = item.inputs if item.input_names else None
+            sampling, k = Sampling(num_samples), jax.random.fold_in(as_key(key), i)
+            ahead = self._forecast_one(context[item.name], item.times, known, None, sampling, k)
+            told.append((cast(Prediction, ahead), item))
+        return score(told)

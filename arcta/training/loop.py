@@ -1,0 +1,313 @@
+"""One compiled training loop, generic in the loss; around it logging, validation, early stopping and checkpoints.
+
+    loss(model, data, step, key=…) → (scalar, {term: scalar})
+
+Steps run inside one `while_loop`, so any number of them costs one call and one compilation. Randomness is a function of
+(key, step) alone: where a run was cut into calls, or stopped and resumed, does not change a bit of it. A step whose
+numbers are not finite is not taken: the loop stops before it and says which number it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
+
+from ..runtime.compile import compile_for
+from ..runtime.sums import Terms
+from .progress import Progress, Row, on_interrupt
+from .settings import Training
+
+M = TypeVar("M")
+Slopes = tuple[tuple[Array, Terms], Array]
+Advance = tuple["State", Terms, Terms]
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """What is minimised; compared by value, so that equal losses share one compilation."""
+
+    def __call__(
+        self, model: PyTree, data: PyTree, step: Int[Array, ""], /, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], Terms]: ...
+
+
+@runtime_checkable
+class Optimised(Protocol):
+    """Anything that says which optimiser to use: `Training`, or one whose numbers are traced."""
+
+    def optimiser(self) -> optax.GradientTransformation: ...
+
+
+class State(eqx.Module):
+    """All that the next step depends on."""
+
+    model: PyTree
+    optimiser: optax.OptState
+    step: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+@runtime_checkable
+class Pieces(Protocol):
+    """Data that comes for `steps` steps at a time, as that of a file too large for memory does."""
+
+    steps: int
+
+    def at(self, step: int) -> PyTree:
+        """The data for the piece of training that `step` is in."""
+        ...
+
+
+class TrainingDiverged(RuntimeError):
+    """A loss term or the gradient stopped being finite. `state` is the last good one."""
+
+    def __init__(self, message: str, state: State):
+        super().__init__(message)
+        self.state = state
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best model by validation, its score, and how many validations came after it."""
+
+    model: PyTree = None
+    score: float = math.inf
+    since: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What training leaves: the last state, the best model by validation, and how and how long it ran."""
+
+    state: State
+    best: Best
+    history: list[Row]
+    stopped: Literal["finished", "early", "interrupted"]
+    compile_seconds: float
+    seconds: float
+
+
+def start(model: PyTree, training: Training, *, key: PRNGKeyArray) -> State:
+    """The state before the first step, by way of the host: nothing to compile, and no weak types, for which the second call
+    would compile once more."""
+    model = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)) if eqx.is_array(leaf) else leaf, model)
+    weights = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
+    flat = np.zeros(sum(leaf.size for leaf in weights), np.result_type(*(leaf.dtype for leaf in weights)))
+    moments = jax.eval_shape(training.optimiser().init, flat)  # Adam's start at zero
+    moments = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)), moments)
+    return State(model, moments, jax.device_put(np.int32(0)), key)
+
+
+def take_steps(
+    loss: Loss,
+    training: Optimised,
+    state: State,
+    data: PyTree,
+    stop: Int[ArrayLike, ""],
+    average: Callable[[Slopes], Slopes] = lambda slopes: slopes,
+) -> Advance:
+    """Run to step `stop`, or to the first step that is not finite. `average` is over devices that each see a part of the batch.
+
+    **Returns:** the state, the mean of each term over the steps taken, and the terms of the last step tried.
+    """
+    optimiser = training.optimiser()
+    weights, static = eqx.partition(state.model, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(weights)  # Adam on one vector is a handful of kernels, on the tree hundreds
+
+    def value(flat: Array, step: Array) -> tuple[Array, Terms]:
+        return loss(eqx.combine(unravel(flat), static), data, step, key=jax.random.fold_in(state.key, step))
+
+    slope_of = jax.jit(jax.value_and_grad(value, has_aux=True))  # jit: traced once, for its shapes and in the loop
+
+    def body(carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+        flat, moments, step, sums, _, _ = carry
+        (total, terms), slope = average(slope_of(flat, step))
+        terms = {**terms, "loss": total, "gradient_norm": jnp.linalg.norm(slope)}
+        finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
+        updates, new_moments = optimiser.update(slope, moments, flat)
+        new = (flat + updates, new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
+        return (*jax.lax.cond(finite, lambda: new, lambda: (flat, moments, step, sums)), terms, finite)
+
+    (total, terms), _ = jax.eval_shape(slope_of, flat, state.step)
+    terms = {**terms, "loss": total, "gradient_norm": total}
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), terms)
+    carry = (flat, state.optimiser, state.step, zeros, zeros, jnp.array(True))
+    flat, moments, step, sums, last, _ = jax.lax.while_loop(lambda c: (c[2] < stop) & c[5], body, carry)
+    taken = jnp.maximum(step - state.step, 1)
+    means = jax.tree.map(lambda total: total / taken, sums)
+    return State(eqx.combine(unravel(flat), static), moments, step, state.key), means, last
+
+
+def advance(loss: Loss, training: Optimised, state: State, data: PyTree, stop: Int[ArrayLike, ""]) -> Advance:
+    """`take_steps`, compiled."""
+    return compile_for(state.model, take_steps)(loss, training, state, data, stop)
+
+
+@runtime_checkable
+class Group(Protocol):
+    """Who trains together: one model on one device (`Alone`), several devices (`parallel`), several models (`ensemble`)."""
+
+    def advance(self, loss: Loss, training: Training, state: State, data: PyTree, stop: Array) -> Advance:
+        """As `advance`, for all of them."""
+        ...
+
+    def agree(self, code: int) -> int:
+        """The largest code that any process has."""
+        ...
+
+
+class Alone:
+    """One model on one device."""
+
+    def advance(self, loss: Loss, training: Training, state: State, data: PyTree, stop: Array) -> Advance:
+        return advance(loss, training, state, data, stop)
+
+    def agree(self, code: int) -> int:
+        return code
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """What happens between calls of the compiled loop.
+
+    - `measure(model, step)`: further numbers for a log row.
+    - `validate(model)`: `{"validation": score, …}`, lower is better.
+    - `on_row`, `on_checkpoint`: called with every log row, and with the state and the best model.
+    """
+
+    measure: Callable[[PyTree, int], Row] | None = None
+    validate: Callable[[PyTree], Row] | None = None
+    on_row: Callable[[Row], None] = lambda row: None
+    on_checkpoint: Callable[[State, Best], None] = lambda state, best: None
+
+
+def _diagnosis(step: int, terms: Row, history: list[Row]) -> str:
+    bad = [name for name, value in terms.items() if not math.isfinite(value) and name not in ("loss", "gradient_norm")]
+    what = " and ".join(bad) if bad else "the gradient (all terms are finite)"
+    before = f"; the mean loss before was {history[-1]['loss']:.4g}" if history else ""
+    return (
+        f"training stopped at step {step}: {what} is not finite{before}. The state after step {step - 1} is kept. "
+        "Try a smaller learning_rate, a smaller clip, or a longer kl_ramp."
+    )
+
+
+def _next_stop(step: int, training: Training, piece: int) -> int:
+    every = (training.log_every, training.validate_every, training.checkpoint_every, piece)
+    return min(training.steps, *((step // n + 1) * n for n in every))
+
+
+@dataclasses.dataclass
+class _Run:
+    """A run of training on its way: where it is, and what to do at each stop."""
+
+    loss: Loss
+    data: PyTree | Pieces
+    training: Training
+    hooks: Hooks
+    group: Group
+    state: State
+    best: Best
+    history: list[Row] = dataclasses.field(default_factory=list)
+    seconds: float = 0.0
+
+    def steps_to(self, target: int) -> Advance:
+        """What the steps up to `target` lead to; with no step to take, the program is compiled."""
+        data = self.data.at(int(self.state.step)) if isinstance(self.data, Pieces) else self.data
+        stop = jax.device_put(np.int32(target))
+        return jax.block_until_ready(self.group.advance(self.loss, self.training, self.state, data, stop))
+
+    def take(self) -> Row:
+        """Train to the next stop; the log row of it."""
+        piece = self.data.steps if isinstance(self.data, Pieces) else self.training.steps
+        target = _next_stop(int(self.state.step), self.training, piece)
+        clock = time.perf_counter()
+        self.state, means, last = self.steps_to(target)
+        self.seconds += time.perf_counter() - clock
+        step = int(self.state.step)
+        if step < target:
+            terms = {name: float(value) for name, value in last.items()}
+            raise TrainingDiverged(_diagnosis(step + 1, terms, self.history), self.state)
+        return {"step": step, "seconds": self.seconds, **{name: float(value) for name, value in means.items()}}
+
+    def note(self, row: Row) -> None:
+        """Measure, validate, log and, where it is due, checkpoint."""
+        hooks, training, step = self.hooks, self.training, int(row["step"])
+        if hooks.measure is not None:
+            row |= hooks.measure(self.state.model, step)
+        if hooks.validate is not None and (step % training.validate_every == 0 or step == training.steps):
+            row |= hooks.validate(self.state.model)
+            better = row["validation"] < self.best.score
+            worse = dataclasses.replace(self.best, since=self.best.since + 1)
+            self.best = Best(self.state.model, row["validation"]) if better else worse
+        self.history.append(row)
+        hooks.on_row(row)
+        if step % training.checkpoint_every == 0:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        self.hooks.on_checkpoint(self.state, self.best)
+
+    def verdict(self, interrupted: bool) -> Literal["early", "interrupted"] | None:
+        """Whether to stop here; all processes of a job agree on it."""
+        early = self.training.patience is not None and self.best.since >= self.training.patience
+        code = self.group.agree(2 if interrupted else int(early))
+        if code and (int(self.state.step) < self.training.steps or code == 1):
+            return "interrupted" if code == 2 else "early"
+        return None
+
+
+def train(
+    loss: Loss,
+    state: State,
+    data: PyTree | Pieces,
+    training: Training,
+    *,
+    hooks: Hooks = Hooks(),
+    best: Best = Best(),
+    group: Group = Alone(),
+    progress: bool = True,
+) -> Outcome:
+    """Take the steps from `state.step` to `training.steps`.
+
+    **Arguments:** `loss` and `data`, see the module's docstring (or `Pieces` of data); `hooks`: what happens on the way; `best`:
+    the best model so far, when resuming; `group`: several devices that share each batch, or several models, that stop together.
+
+    On Ctrl-C a last checkpoint is made and what was reached is returned; when training diverges one is made before the error.
+    """
+    run = _Run(loss, data, training, hooks, group, state, best)
+    stopped: Literal["finished", "early", "interrupted"] = "finished"
+    compile_seconds, began = 0.0, time.perf_counter()
+    bar = Progress(training.steps, int(state.step), progress)
+    try:
+        with on_interrupt() as interrupted:
+            run.steps_to(int(state.step))
+            compile_seconds = time.perf_counter() - began
+            bar.compiled()
+            while int(run.state.step) < training.steps:
+                row = run.take()
+                run.note(row)
+                bar.update(int(row["step"]), row)
+                verdict = run.verdict(bool(interrupted))
+                if verdict is not None:
+                    stopped = verdict
+                    break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    except TrainingDiverged:
+        run.checkpoint()
+        raise
+    finally:
+        bar.close()
+    run.checkpoint()
+    return Outcome(run.state, run.best, run.history, stopped, compile_seconds, run.seconds)
