@@ -78,8 +78,13 @@ OUTPUT = np.array([-0.7, 0.2, 1.5])
             [0.1, -9.0, 1.0],
             scipy.stats.t(5, OUTPUT, np.sqrt([0.3, 1.0, 2.0])),
         ),
+        (
+            LogNormal(arcta.Known([0.3, 1.0, 2.0])),
+            [0.1, 2.0, 9.0],
+            scipy.stats.lognorm(np.sqrt([0.3, 1.0, 2.0]), scale=np.exp(OUTPUT)),
+        ),
     ],
-    ids=["gaussian", "student-t"],
+    ids=["gaussian", "student-t", "log-normal"],
 )
 def test_continuous_log_densities_against_scipy(likelihood, x, reference):
     draw = likelihood.draw(key=jax.random.key(0))
@@ -98,8 +103,13 @@ def test_continuous_log_densities_against_scipy(likelihood, x, reference):
     [
         (Bernoulli(), [0.0, 1.0, 1.0], scipy.stats.bernoulli(1 / (1 + np.exp(-OUTPUT)))),
         (Poisson(), [0.0, 3.0, 7.0], scipy.stats.poisson(np.exp(OUTPUT))),
+        (
+            NegativeBinomial(arcta.Known([0.5, 3.0, 20.0])),
+            [0.0, 3.0, 7.0],
+            scipy.stats.nbinom([0.5, 3.0, 20.0], np.array([0.5, 3.0, 20.0]) / ([0.5, 3.0, 20.0] + np.exp(OUTPUT))),
+        ),
     ],
-    ids=["bernoulli", "poisson"],
+    ids=["bernoulli", "poisson", "negative-binomial"],
 )
 def test_discrete_log_densities_against_scipy(likelihood, x, reference):
     draw = likelihood.draw(key=jax.random.key(0))
@@ -111,6 +121,22 @@ def test_discrete_log_densities_against_scipy(likelihood, x, reference):
     errors = np.sqrt(reference.var() / 20000)
     assert np.all(np.abs(np.asarray(samples).mean(0) - reference.mean()) < 4 * errors)
     np.testing.assert_allclose(likelihood.mean(jnp.array(OUTPUT), draw), reference.mean(), rtol=1e-5)
+
+
+def test_the_mean_of_a_log_normal_is_that_of_scipys():
+    likelihood, variance = LogNormal(arcta.Known([0.3, 1.0, 2.0])), np.array([0.3, 1.0, 2.0])
+    mean = likelihood.mean(jnp.array(OUTPUT), jnp.asarray(variance))
+    np.testing.assert_allclose(mean, scipy.stats.lognorm(np.sqrt(variance), scale=np.exp(OUTPUT)).mean(), rtol=1e-5)
+
+
+def test_links_and_views_of_every_kind():
+    """A link's slope is its derivative where it is not held back; what is missing (0) is seen as something finite."""
+    for name, kind in LIKELIHOODS.items():
+        seen = kind.view_of(np.array([0.0, 0.3, 0.7]))
+        assert np.isfinite(seen).all(), name
+        at = np.array([0.3, 0.5, 0.7])
+        numeric = (kind.link(at + 1e-6) - kind.link(at - 1e-6)) / 2e-6
+        np.testing.assert_allclose(kind.link_slope(at), numeric, rtol=1e-4, err_msg=name)
 
 
 def test_mixed_channels_keep_their_order_and_masks_drop_entries():

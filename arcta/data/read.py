@@ -35,7 +35,7 @@ def read(
     channels: Sequence[str] | None = None,
     variable: str | None = None,
     value: str | None = None,
-    missing: str | float | Sequence[str | float] = (),
+    missing: str | int | float | Sequence[str | int | float] = (),
     delimiter: str | None = None,
     decimal: str = ".",
     time_unit: str | None = None,

@@ -11,7 +11,15 @@ from jaxtyping import Float, PRNGKeyArray
 from ..parts.channels import ByChannel
 from ..parts.convolutions import ConvNet, TransposedConvNet, image_shape
 from ..parts.decoders import AbstractDecoder, Identity, LinearDecoder, NetworkDecoder, OwnDecoder
-from ..parts.encoders import AbstractEncoder, FrameEncoder, OwnEncoder, WindowEncoder
+from ..parts.encoders import (
+    GRU,
+    AbstractEncoder,
+    FrameEncoder,
+    OwnEncoder,
+    SequenceEncoder,
+    Transformer,
+    WindowEncoder,
+)
 from ..parts.kernel import DeepKernel
 from ..parts.likelihoods import AbstractLikelihood
 from ..parts.local import LocalEncoder
@@ -143,14 +151,41 @@ def local_encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np
     )
 
 
+def _sequence_encoder(
+    spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.random.Generator
+) -> SequenceEncoder:
+    count, size, step = len(layout.channels), reading.latent_size, layout.typical_step
+    if spec.encoder == "gru":
+        network, hidden = GRU(2 * count + 2, spec.encoder_sizes[-1], rng=rng), 2 * spec.encoder_sizes[-1]
+    else:
+        network = Transformer(2 * count + 2, spec.encoder_sizes, typical_step=step, rng=rng)
+        hidden = len(network.embed.bias)
+    return SequenceEncoder(
+        network=network,
+        last=Linear(hidden, 2 * size, zero=True, rng=rng),
+        level=array(np.eye(size, count)),
+        shift=array(np.zeros(count)),
+        scale=array(np.ones(count)),
+        log_variance=array(np.log(start_variance(layout, reading))),
+        typical_step=step,
+        margin=reading.margin,
+        dropout=spec.lookahead_dropout,
+    )
+
+
 def _encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.random.Generator) -> AbstractEncoder:
     if isinstance(spec.encoder, AbstractEncoder):
         return spec.encoder
     if not isinstance(spec.encoder, str | None):
         lookahead = getattr(spec.encoder, "lookahead", 0)
         return OwnEncoder(module=spec.encoder, lookahead=lookahead, dropout=spec.lookahead_dropout)
-    make = {"local": local_encoder, "window": _window_encoder}[encoder_kind(spec, layout.frame_shape)]
-    return make(spec, layout, reading, rng)
+    make = {
+        "local": local_encoder,
+        "window": _window_encoder,
+        "gru": _sequence_encoder,
+        "transformer": _sequence_encoder,
+    }
+    return make[encoder_kind(spec, layout.frame_shape)](spec, layout, reading, rng)
 
 
 def _kernel(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.random.Generator) -> DeepKernel:

@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..data.windows import Window
-from ..runtime.host import array
-from .base import AbstractPart
+from ..runtime.host import array, on_host
+from .base import AbstractPart, LinearReading
 from .convolutions import ConvNet
-from .networks import MLP
+from .networks import MLP, Linear
 from .posterior import Nodes
 
 ENCODERS = ("local", "window", "gru", "transformer")
@@ -182,3 +182,112 @@ class OwnEncoder(AbstractEncoder):
         near = neighbours(window, jnp.asarray(window.mask), self.dropout, key)
         values = jax.vmap(self.module)(near.values, near.mask, near.steps)
         return Nodes(values, jnp.asarray(window.node)[: len(values)])
+
+
+class AbstractSequence(eqx.Module):
+    """A network over all rows of a window at once."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, rows: Float[Array, "rows size"], times: Float[Array, " rows"], present: Bool[Array, " rows"]
+    ) -> Float[Array, "rows hidden"]:
+        """Features of each row; rows that are not `present` say nothing to the others."""
+
+
+class GRU(AbstractSequence):
+    """Two recurrent networks, one from the first row to the last and one back: what came before, and what comes after."""
+
+    cells: tuple[eqx.nn.GRUCell, eqx.nn.GRUCell]
+
+    def __init__(self, in_size: int, hidden_size: int, *, rng: np.random.Generator):
+        def cell(key: PRNGKeyArray) -> eqx.nn.GRUCell:
+            return eqx.nn.GRUCell(in_size, hidden_size, key=key)
+
+        self.cells = (on_host(cell, hidden_size, rng), on_host(cell, hidden_size, rng))
+
+    def __call__(
+        self, rows: Float[Array, "rows size"], times: Float[Array, " rows"], present: Bool[Array, " rows"]
+    ) -> Float[Array, "rows hidden"]:
+        def read(cell: eqx.nn.GRUCell, reverse: bool) -> Array:
+            def step(hidden: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+                hidden = jnp.where(row[1], cell(row[0], hidden), hidden)
+                return hidden, hidden
+
+            return jax.lax.scan(step, jnp.zeros(cell.hidden_size, rows.dtype), (rows, present), reverse=reverse)[1]
+
+        return jnp.concatenate([read(self.cells[0], False), read(self.cells[1], True)], axis=1)
+
+
+class Transformer(AbstractSequence):
+    """Layers of self-attention over the rows, each followed by an MLP; times enter as waves of one to 2⁸ typical steps."""
+
+    embed: Linear
+    attention: tuple[eqx.nn.MultiheadAttention, ...]
+    mlps: tuple[MLP, ...]
+    norm: eqx.nn.LayerNorm
+    typical_step: float = eqx.field(static=True)
+
+    def __init__(self, in_size: int, sizes: tuple[int, ...], *, typical_step: float, rng: np.random.Generator):
+        size = 8 * max(sizes[-1] // 8, 1)
+
+        def attention(key: PRNGKeyArray) -> eqx.nn.MultiheadAttention:
+            return eqx.nn.MultiheadAttention(4, size, key=key)
+
+        self.embed = Linear(in_size + 16, size, rng=rng)
+        self.attention = tuple(on_host(attention, size, rng) for _ in sizes)
+        self.mlps = tuple(MLP((size, 2 * size, size), rng=rng) for _ in sizes)
+        self.norm = eqx.nn.LayerNorm(size, use_weight=False, use_bias=False)
+        self.typical_step = typical_step
+
+    def __call__(
+        self, rows: Float[Array, "rows size"], times: Float[Array, " rows"], present: Bool[Array, " rows"]
+    ) -> Float[Array, "rows hidden"]:
+        phase = times[:, None] / (self.typical_step * 2.0 ** np.arange(8))
+        x = self.embed(jnp.concatenate([rows, jnp.sin(phase), jnp.cos(phase)], axis=1).T).T
+        seen = jnp.broadcast_to(present, (len(present), len(present)))
+        for attention, mlp in zip(self.attention, self.mlps, strict=True):
+            y = jax.vmap(self.norm)(x)
+            x = x + attention(y, y, y, mask=seen)
+            x = x + mlp(jax.vmap(self.norm)(x).T).T
+        return x
+
+
+class SequenceEncoder(AbstractEncoder):
+    """A network over the whole window, margins included, → [m, ℓ] at every row.
+
+    It sees values × mask, the mask and the steps to the rows before and after. The mean is a linear map of the row itself, which
+    starts at the levels of the linear reading, plus what the network adds, at first nothing. In data coordinates the map is the
+    identity.
+    """
+
+    network: AbstractSequence
+    last: Linear
+    level: Float[Array, "latent channels"]
+    shift: Float[Array, " channels"]
+    scale: Float[Array, " channels"]
+    log_variance: Float[Array, ""]
+    typical_step: float = eqx.field(static=True)
+    margin: int = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
+    lookahead: int = eqx.field(static=True, default=0)
+    whole_rows: bool = eqx.field(static=True, default=False)
+    bridged: ClassVar[bool] = True
+    start: ClassVar[Literal["reading", "imitation", "as built"]] = "reading"
+
+    def __call__(self, window: Window, *, key: PRNGKeyArray | None = None) -> Nodes:
+        mask, node = hide_future(window, self.dropout, key)
+        times, values = jnp.asarray(window.times), jnp.asarray(window.values)
+        shift, scale = jax.lax.stop_gradient((self.shift, self.scale))
+        x = jnp.where(mask, (values - shift) / scale, 0)
+        present = jnp.any(mask, axis=1)
+        steps = jnp.diff(times) / self.typical_step
+        around = [jnp.pad(steps, (1, 0))[:, None], jnp.pad(steps, (0, 1))[:, None]]
+        h = self.last(self.network(jnp.concatenate([x, mask.astype(x.dtype), *around], axis=1), times, present).T).T
+        mean, log_variance = jnp.split(h, 2, axis=1)
+        return Nodes(jnp.concatenate([mean + x @ self.level.T, log_variance + self.log_variance], axis=1), node)
+
+    def started_from(self, reading: LinearReading) -> "SequenceEncoder":
+        count = reading.components.shape[1]
+        level = reading.axes[:, :count] @ reading.components.T
+        start = (array(level), array(reading.shift), array(reading.scale))
+        return eqx.tree_at(lambda e: (e.level, e.shift, e.scale), self, start)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -19,6 +20,7 @@ class HasArray(Protocol):
     def __array__(self) -> np.ndarray: ...
 
 
+M = TypeVar("M")
 ArrayLike = NumberLike | Sequence[object] | HasArray
 
 
@@ -35,3 +37,13 @@ def generator(key: PRNGKeyArray) -> np.random.Generator:
 def uniform(rng: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> Float[Array, ...]:
     """Weights for outputs of about the size of the inputs: uniform within ±1/√fan_in."""
     return array(rng.uniform(-1, 1, shape) / math.sqrt(fan_in))
+
+
+def on_host(make: Callable[[PRNGKeyArray], M], fan_in: int, rng: np.random.Generator) -> M:
+    """A library's layer with all its weights drawn here, uniform within ±1/√fan_in: its own would be compiled one by one."""
+    shapes = eqx.filter_eval_shape(make, jax.eval_shape(lambda: jax.random.key(0)))
+
+    def drawn(leaf: object) -> object:
+        return uniform(rng, leaf.shape, fan_in) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+    return jax.tree.map(drawn, shapes)
