@@ -22,7 +22,7 @@ from arcta.data.scaling import Scaling, noise_level
 from arcta.parts.channels import ByChannel
 from arcta.parts.convolutions import Double, GroupNorm, Halve
 from arcta.parts.kernel import DeepKernel, interpolate, solve_kernel
-from arcta.parts.likelihoods import Bernoulli, Gaussian, Poisson, StudentT
+from arcta.parts.likelihoods import LIKELIHOODS, Bernoulli, Gaussian, LogNormal, NegativeBinomial, Poisson, StudentT
 from arcta.parts.networks import ACTIVATIONS
 from arcta.parts.sde import NeuralDrift, ParametricDrift, PlainDrift, value_and_jacobian
 from arcta.predict.metrics import crps
@@ -67,6 +67,7 @@ def test_normal_prior_is_not_trained():
 # ---- likelihoods --------------------------------------------------------------------------------------------------
 
 OUTPUT = np.array([-0.7, 0.2, 1.5])
+SIZES = np.array([0.5, 3.0, 20.0])
 
 
 @pytest.mark.parametrize(
@@ -104,9 +105,9 @@ def test_continuous_log_densities_against_scipy(likelihood, x, reference):
         (Bernoulli(), [0.0, 1.0, 1.0], scipy.stats.bernoulli(1 / (1 + np.exp(-OUTPUT)))),
         (Poisson(), [0.0, 3.0, 7.0], scipy.stats.poisson(np.exp(OUTPUT))),
         (
-            NegativeBinomial(arcta.Known([0.5, 3.0, 20.0])),
+            NegativeBinomial(arcta.Known(SIZES)),
             [0.0, 3.0, 7.0],
-            scipy.stats.nbinom([0.5, 3.0, 20.0], np.array([0.5, 3.0, 20.0]) / ([0.5, 3.0, 20.0] + np.exp(OUTPUT))),
+            scipy.stats.nbinom(SIZES, SIZES / (SIZES + np.exp(OUTPUT))),
         ),
     ],
     ids=["bernoulli", "poisson", "negative-binomial"],
