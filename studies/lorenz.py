@@ -25,6 +25,7 @@ from arcta.parts.model import Model
 from arcta.parts.posterior import rotation
 from arcta.predict.figures import ACCENT, SECOND, new_figure
 from arcta.rivals.solved import solve_ode
+from arcta.task.run import describe
 from arcta.training.loop import Hooks, train
 from arcta.training.prepare import Recipe, prepare
 
@@ -239,7 +240,7 @@ def run(study: Study) -> None:
         for horizon in horizons
         for seed in range(study.num_seeds(5))
     ]
-    settings = {"training": repr(TRAINING), "model": repr(specification(dict(TRUTH))), "quick": study.quick}
+    settings = {"training": repr(TRAINING), "model": describe(specification(dict(TRUTH))), "quick": study.quick}
     measured = functools.partial(measure, study)
     rows = study.measure(jobs, measured, settings)
     # Where the diffusion comes from, also with an encoder that sees both sides and smooths more.

@@ -34,7 +34,7 @@ _BLANK: dict[str, Callable[[np.ndarray], Parameter]] = {
 }
 
 
-def _describe(spec: LatentSDE) -> dict[str, object]:
+def describe(spec: LatentSDE) -> dict[str, object]:
     """The configuration as JSON; the user's own code is named, not stored."""
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     for name in OWN_CODE:
@@ -98,7 +98,7 @@ def reading_from_json(stored: Mapping[str, Any]) -> Reading:
 def identity(spec: LatentSDE, layout: DataLayout, reading: Reading, training: Training) -> dict[str, Any]:
     """What makes a run this run and no other, as JSON."""
     told = {
-        "configuration": _describe(spec),
+        "configuration": describe(spec),
         "data": _layout_to_json(layout),
         "reading": reading._asdict(),
         "training": msgspec.to_builtins(training),
