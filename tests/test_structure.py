@@ -96,7 +96,7 @@ def test_no_part_is_asked_what_it_is_outside_the_package_that_builds_it():
     assert not asked
 
 
-def functions(path: Path) -> list[tuple[ast.FunctionDef, bool]]:
+def functions(path: Path) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef)]
 
 
