@@ -20,6 +20,7 @@ from ..parts.decoders import decode_draws
 from ..parts.model import Draw, Model
 from ..parts.posterior import AbstractPosterior
 from ..parts.sde import interpolate_inputs
+from ..runtime.random import normal
 from .quadrature import stratified
 from .residual import residual
 
@@ -70,8 +71,10 @@ def _log_likelihood(
     mask = jnp.asarray(window.mask)[:count] & scored[:, None]
     z = jnp.moveaxis(posterior.at_nodes().state(jnp.moveaxis(ε, 0, -1)), -1, 0)
     outputs = decode_draws(model.decoder, z, θ.decoder)
-    at_nodes = jax.vmap(model.likelihood.log_density, in_axes=(-1, -1, None), out_axes=-1)
-    densities = jax.vmap(at_nodes, in_axes=(None, 1, 0))(x.T, outputs, θ.likelihood)
+    # θ at every node, too: what is mapped along one axis, `vmap` does not transpose.
+    noise = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[..., None], (*leaf.shape, count)), θ.likelihood)
+    at_nodes = jax.vmap(model.likelihood.log_density, in_axes=-1, out_axes=-1)
+    densities = jax.vmap(at_nodes, in_axes=(None, 1, 0))(x.T, outputs, noise)
     return jnp.sum(jnp.where(mask.T, densities, 0)) / num_draws
 
 
@@ -122,7 +125,7 @@ def _noise(
     """ε for the path and for the nodes, by one call of the generator."""
     count, latent = posterior.at_nodes().mean.shape
     on_path = num_draws * num_times * latent
-    ε = jax.random.normal(key, (on_path + latent * num_decoded * count,))
+    ε = normal(key, (on_path + latent * num_decoded * count,))
     return ε[:on_path].reshape(num_draws, num_times, latent), ε[on_path:].reshape(latent, num_decoded, count)
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ..bound.elbo import drift_evaluations
 from ..bound.objective import Objective, joins
-from ..data.batches import AbstractBatches, Slots, TrainingData, observed_entries, pairs
+from ..data.batches import AbstractBatches, Slots, TrainingData, observed_entries
 from ..data.feed import Feed
 from ..data.series import Series
 from ..data.store import Store
@@ -125,18 +124,22 @@ def _measure(objective: Objective, windows: Window, training: Training) -> Calla
     """Drift evaluations so far, the KL weight, and now and then the posterior's jump at the joins."""
     ends = np.flatnonzero(~np.asarray(windows.first)[1:])
     some = ends[np.unique(np.linspace(0, len(ends) - 1, 32).astype(int))] if len(ends) else ends
-    kept = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[np.stack([some, some + 1], 1).ravel()]), windows)
+    before, after = (
+        jax.tree.map(lambda leaf, at=at: jax.device_put(np.asarray(leaf)[at]), windows) for at in (some, some + 1)
+    )
+    meet = jax.device_put(np.ones(len(some), bool))
+    weight = jax.jit(objective.weight)
     batch = min(training.batch_size, len(windows.first))
 
     def measure(model: Model, step: int) -> Row:
         values, derivatives = drift_evaluations(model, training.num_draws, training.num_times)
         row: Row = {
-            "kl_weight": float(objective.weight(jnp.array(step - 1))),
+            "kl_weight": float(weight(np.int32(step - 1))),
             "drift_evaluations": values * batch * step,
             "drift_derivatives": derivatives * batch * step,
         }
         if len(some) and (step % training.validate_every == 0 or step == training.steps):
-            jumps = np.asarray(_joins(model, *pairs(kept, jnp.arange(0, 2 * len(some), 2))))
+            jumps = np.asarray(_joins(model, before, after, meet))
             row |= {"join_kl_mean": float(jumps.mean()), "join_kl_max": float(jumps.max())}
         return row
 

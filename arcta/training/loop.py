@@ -133,7 +133,7 @@ def take_steps(
     def body(carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
         flat, moments, step, sums, _, _ = carry
         (total, terms), slope = average(slope_of(flat, step))
-        terms = {**terms, "loss": total, "gradient_norm": jnp.linalg.norm(slope)}
+        terms = {**terms, "loss": total, "gradient_norm": optax.global_norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
         new = (flat + updates, new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
