@@ -31,6 +31,7 @@ slow: setup
 bench: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
 	$(BIN)/python benchmarks/step.py --out benchmarks/results/step.json
+	$(BIN)/python benchmarks/tricks.py --out benchmarks/results/tricks.json
 	$(BIN)/python benchmarks/accuracy.py --out benchmarks/results/accuracy.json
 	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.json
 	$(BIN)/python benchmarks/page.py

@@ -150,8 +150,27 @@ def accuracy_section(found: dict[str, Any]) -> str:
     )
 
 
+def tricks_section(found: dict[str, Any]) -> str:
+    rows = [
+        ["" if i else trick, "" if i else f"`{row['where']}`", title, f"{row['step']:.2f}", f"{row['first_step']:.2f}"]
+        for trick, titles in found["tricks"].items()
+        for i, (title, row) in enumerate(titles.items())
+    ]
+    return (
+        "\n## What the tricks are worth\n\nWhat is there for speed alone, against the plain way in its place: time without it / "
+        "time with it, one thread. Models as in the first table; `default model` is `LatentSDE()` on the demo's data.\n\n"
+        + table(["trick", "where", "model", "step", "first step"], rows)
+    )
+
+
 def main() -> None:
-    text, sections = HEAD, {"step": step_section, "accuracy": accuracy_section, "scale": scale_section}
+    sections = {
+        "step": step_section,
+        "tricks": tricks_section,
+        "accuracy": accuracy_section,
+        "scale": scale_section,
+    }
+    text = HEAD
     for name, section in sections.items():
         path = HERE / "results" / f"{name}.json"
         if path.is_file():

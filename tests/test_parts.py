@@ -27,6 +27,7 @@ from arcta.parts.networks import ACTIVATIONS
 from arcta.parts.sde import NeuralDrift, ParametricDrift, PlainDrift, value_and_jacobian
 from arcta.predict.metrics import crps
 from arcta.runtime.activations import tanh
+from arcta.runtime.random import normal
 
 # ---- priors (oracle 5) --------------------------------------------------------------------------------------------
 
@@ -201,6 +202,16 @@ def test_constants_stay_constant_in_short_long_and_gappy_windows(n):
         value, rate = v(jnp.array(t))
         np.testing.assert_allclose(value, 1, atol=1e-4)
         np.testing.assert_allclose(rate, 0, atol=1e-2)
+
+
+def test_normal_numbers_computed_once_are_jax_own():
+    keys = jax.random.split(jax.random.key(0), 3)
+    plain = jax.vmap(lambda key: jax.random.normal(key, (4, 2)))(keys)
+    for ours in (
+        jax.jit(jax.vmap(lambda key: normal(key, (4, 2)))),
+        lambda k: jax.lax.map(lambda x: normal(x, (4, 2)), k),
+    ):
+        np.testing.assert_array_equal(ours(keys), plain)
 
 
 @pytest.mark.parametrize("double", [False, True])

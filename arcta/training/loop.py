@@ -136,7 +136,7 @@ def take_steps(
         terms = {**terms, "loss": total, "gradient_norm": optax.global_norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
-        new = (flat + updates, new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
+        new = (optax.apply_updates(flat, updates), new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
         return (*jax.lax.cond(finite, lambda: new, lambda: (flat, moments, step, sums)), terms, finite)
 
     (total, terms), _ = jax.eval_shape(slope_of, flat, state.step)
