@@ -41,7 +41,10 @@ def linear_model(F, q, m0, P0, *, rotation: bool) -> Model:
     )
     return Model(
         encoder=WindowEncoder(
-            MLP((2 * d, 32, 32, 2 * d), zero_last=True, rng=rng), lookahead=0, residual=True, start_variance=NOISE
+            MLP((2 * d, 32, 32, 2 * d), zero_last=True, rng=rng),
+            log_variance=jnp.log(NOISE),
+            lookahead=0,
+            residual=True,
         ),
         kernel=DeepKernel(lengthscale=2.0, noise=0.1, rng=rng),
         drift=ParametricDrift(lambda t, z, p, u: matrix @ z, {}),

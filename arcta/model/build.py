@@ -90,14 +90,8 @@ def _drift(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.random
     scaling, size = layout.scaling, reading.latent_size
     if not isinstance(spec.drift, str):
         own = spec.decoder == "identity"  # then z is x, and the user's drift sees it in the user's units
-        units = Units(
-            scaling.origin,
-            scaling.time_scale,
-            scaling.shift if own else np.zeros(size),
-            scaling.scale if own else np.ones(size),
-            scaling.input_shift,
-            scaling.input_scale,
-        )
+        state = (scaling.shift, scaling.scale) if own else (np.zeros(size), np.ones(size))
+        units = Units(scaling.origin, scaling.time_scale, *state, scaling.input_shift, scaling.input_scale)
         return ParametricDrift(spec.drift, spec.parameters or {}, units)
     kind = PlainDrift if spec.drift == "plain" else NeuralDrift
     span = reading.span if spec.time_dependent else None
@@ -111,25 +105,23 @@ def start_variance(layout: DataLayout, reading: Reading) -> float:
 
 
 def _window_encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.random.Generator) -> AbstractEncoder:
-    count, size, variance = len(layout.channels), reading.latent_size, start_variance(layout, reading)
+    size, log_variance = reading.latent_size, array(np.log(start_variance(layout, reading)))
     if layout.frame_shape is not None:
         colours, height, width = image_shape(layout.frame_shape)
-        planes = (spec.lookahead + 1) * 2 * colours
-        net = ConvNet(planes, height, width, 2 * size, spec.activation, rng=rng)
+        net = ConvNet((spec.lookahead + 1) * 2 * colours, height, width, 2 * size, spec.activation, rng=rng)
         return FrameEncoder(
             net=net,
-            log_variance=array(np.log(variance)),
+            log_variance=log_variance,
             frame_shape=layout.frame_shape,
             lookahead=spec.lookahead,
             dropout=spec.lookahead_dropout,
         )
+    in_size = WindowEncoder.in_size(len(layout.channels), spec.lookahead, whole_rows=reading.whole_rows)
     own = spec.decoder == "identity"
-    in_size = WindowEncoder.in_size(count, spec.lookahead, whole_rows=reading.whole_rows)
-    sizes = (in_size, *spec.encoder_sizes, 2 * size)
     return WindowEncoder(
-        MLP(sizes, spec.activation, zero_last=own, rng=rng),
+        net=MLP((in_size, *spec.encoder_sizes, 2 * size), spec.activation, zero_last=own, rng=rng),
+        log_variance=log_variance,
         lookahead=spec.lookahead,
-        start_variance=variance,
         residual=own,
         typical_step=layout.typical_step,
         whole_rows=reading.whole_rows,
@@ -156,13 +148,12 @@ def _sequence_encoder(
 ) -> SequenceEncoder:
     count, size, step = len(layout.channels), reading.latent_size, layout.typical_step
     if spec.encoder == "gru":
-        network, hidden = GRU(2 * count + 2, spec.encoder_sizes[-1], rng=rng), 2 * spec.encoder_sizes[-1]
+        network = GRU(2 * count + 2, spec.encoder_sizes[-1], rng=rng)
     else:
         network = Transformer(2 * count + 2, spec.encoder_sizes, typical_step=step, rng=rng)
-        hidden = len(network.embed.bias)
     return SequenceEncoder(
         network=network,
-        last=Linear(hidden, 2 * size, zero=True, rng=rng),
+        last=Linear(network.out_size, 2 * size, zero=True, rng=rng),
         level=array(np.eye(size, count)),
         shift=array(np.zeros(count)),
         scale=array(np.ones(count)),
@@ -179,13 +170,10 @@ def _encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.rand
     if not isinstance(spec.encoder, str | None):
         lookahead = getattr(spec.encoder, "lookahead", 0)
         return OwnEncoder(module=spec.encoder, lookahead=lookahead, dropout=spec.lookahead_dropout)
-    make = {
-        "local": local_encoder,
-        "window": _window_encoder,
-        "gru": _sequence_encoder,
-        "transformer": _sequence_encoder,
-    }
-    return make[encoder_kind(spec, layout.frame_shape)](spec, layout, reading, rng)
+    make = {"local": local_encoder, "window": _window_encoder}.get(
+        encoder_kind(spec, layout.frame_shape), _sequence_encoder
+    )
+    return make(spec, layout, reading, rng)
 
 
 def _kernel(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.random.Generator) -> DeepKernel:

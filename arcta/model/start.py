@@ -30,8 +30,8 @@ LAG = 0.5  # model's units of time, in which the dynamics turn by about half a r
 
 
 @compile_lightly
-def _features(encoder: LocalEncoder, windows: Window) -> tuple[Array, Array]:
-    return jax.lax.map(lambda w: encoder.features(w.times, w.values, w.mask), windows)
+def _features(encoder: LocalEncoder, windows: Window) -> Array:
+    return jax.lax.map(lambda w: encoder.features(w.times, w.values, w.mask)[0], windows)
 
 
 @compile_lightly
@@ -53,16 +53,28 @@ def _components(
     return np.linalg.eigh(np.cov(levels.T))[1][:, ::-1][:, :count]
 
 
-def _axes(levels: np.ndarray, slopes: np.ndarray, latent_size: int, slope_axes: int) -> np.ndarray:
+def _read_lines(
+    encoder: LocalEncoder, windows: Window, shift: np.ndarray, scale: np.ndarray
+) -> tuple[Float[np.ndarray, "channels components"], Float[np.ndarray, "windows rows levels_and_slopes"]]:
+    """Principal components of standardised values, and their levels and slopes around every row."""
+    standard = (jnp.asarray(shift, float), jnp.asarray(scale, float))
+    encoder = eqx.tree_at(lambda e: (e.shift, e.scale), encoder, standard)
+    components = _components(encoder, windows, np.asarray(windows.scored))
+    encoder = eqx.tree_at(lambda e: e.project, encoder, jnp.asarray(components, float))
+    return components, np.asarray(_features(encoder, windows), float)[..., : 2 * components.shape[1]]
+
+
+def _axes(lines: Float[np.ndarray, "n levels_and_slopes"], latent_size: int, slope_axes: int) -> np.ndarray:
     """E: rows are latent axes, columns [levels, slopes] of the components; unit variance each."""
-    count = levels.shape[1]
+    count = lines.shape[1] // 2
+    levels = lines[:, :count]
     vectors = np.linalg.eigh(np.cov(levels.T).reshape(count, count))[1][:, ::-1]
     zeros = np.zeros(count)
     rows = [np.concatenate([vectors[:, i], zeros]) for i in range(min(latent_size - slope_axes, count))]
     rest = latent_size - len(rows)
     rows += [np.concatenate([zeros, vectors[:, i % count]]) for i in range(rest)]
     axes = np.array(rows)
-    spread = (np.concatenate([levels, slopes], axis=1) @ axes.T).std(axis=0)
+    spread = (lines @ axes.T).std(axis=0)
     return axes / np.maximum(spread, 1e-6)[:, None]
 
 
@@ -142,15 +154,11 @@ def read_linear(model: Model, spec: LatentSDE, layout: DataLayout, reading: Read
     seen, values, used = np.asarray(some.mask), np.asarray(some.values), np.asarray(some.scored)
     shift, scale = _standardise(reading, values, seen)
     reader = local_encoder(spec, layout, reading, np.random.default_rng(0))
-    reader = eqx.tree_at(lambda e: (e.shift, e.scale), reader, (jnp.asarray(shift, float), jnp.asarray(scale, float)))
-    components = _components(reader, some, used)
-    reader = eqx.tree_at(lambda e: e.project, reader, jnp.asarray(components, float))
-    lines = np.asarray(_features(reader, some)[0], float)[..., : 2 * components.shape[1]]
-    levels, slopes = np.split(lines[used], 2, axis=1)
+    components, lines = _read_lines(reader, some, shift, scale)
     if model.decoder.in_data_coordinates:
         axes = components @ np.eye(components.shape[1], lines.shape[-1])
     else:
-        axes = _axes(levels, slopes, reading.latent_size, reading.slope_axes)
+        axes = _axes(lines[used], reading.latent_size, reading.slope_axes)
     states = lines @ axes.T
     centre = states[used].mean(axis=0)
     lag = float(np.clip(1.5 * reading.bandwidth, LAG, 3 * LAG))
@@ -219,13 +227,10 @@ def _start_frames(
     size, channels, step = reading.latent_size, len(layout.channels), layout.typical_step
     rng = np.random.default_rng(0)
     reader = LocalEncoder(channels, size, bandwidth=4 * step, noise=np.full(channels, 0.1), rng=rng)
-    reader = eqx.tree_at(lambda e: e.shift, reader, jnp.asarray(reading.means, float))
     some = jax.tree.map(jnp.asarray, windows)
-    used = np.asarray(some.scored)
-    reader = eqx.tree_at(lambda e: e.project, reader, jnp.asarray(_components(reader, some, used), float))
-    lines = np.asarray(_features(reader, some)[0], float)[..., : 2 * reader.project.shape[1]]
-    levels, slopes = np.split(lines[used], 2, axis=1)
-    axes = _axes(levels, slopes, size, size // 2)
+    used, shift, scale = np.asarray(some.scored), np.array(reading.means), np.ones(channels)
+    components, lines = _read_lines(reader, some, shift, scale)
+    axes = _axes(lines[used], size, size // 2)
     states = lines @ axes.T
     states = states - states[used].mean(axis=0)
     lag = float(np.clip(6 * step, LAG, 3 * LAG))
@@ -237,9 +242,9 @@ def _start_frames(
     q = np.clip(q, 1e-3, 1.0)
     none = np.zeros((0, size))
     found = LinearReading(
-        shift=np.asarray(reader.shift),
-        scale=np.asarray(reader.scale),
-        components=np.asarray(reader.project),
+        shift=shift,
+        scale=scale,
+        components=components,
         axes=axes,
         dynamics=A,
         centre=np.zeros(size),

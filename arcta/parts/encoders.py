@@ -96,26 +96,11 @@ class WindowEncoder(AbstractEncoder):
     net: MLP
     log_variance: Float[Array, ""]
     lookahead: int = eqx.field(static=True)
-    residual: bool = eqx.field(static=True)
-    typical_step: float = eqx.field(static=True)
-    whole_rows: bool = eqx.field(static=True)
-    dropout: float = eqx.field(static=True)
+    residual: bool = eqx.field(static=True, default=False)
+    typical_step: float = eqx.field(static=True, default=1.0)
+    whole_rows: bool = eqx.field(static=True, default=False)
+    dropout: float = eqx.field(static=True, default=0.0)
     margin: int = eqx.field(static=True, default=0)
-
-    def __init__(
-        self,
-        net: MLP,
-        *,
-        lookahead: int,
-        start_variance: float = 1e-2,
-        residual: bool = False,
-        typical_step: float = 1.0,
-        whole_rows: bool = False,
-        dropout: float = 0.0,
-    ):
-        self.net, self.log_variance = net, array(np.log(start_variance))
-        self.lookahead, self.residual, self.typical_step = lookahead, residual, typical_step
-        self.whole_rows, self.dropout, self.margin = whole_rows, dropout, 0
 
     @staticmethod
     def in_size(num_channels: int, lookahead: int, *, whole_rows: bool) -> int:
@@ -185,7 +170,11 @@ class OwnEncoder(AbstractEncoder):
 
 
 class AbstractSequence(eqx.Module):
-    """A network over all rows of a window at once."""
+    """A network over all rows of a window at once, to `out_size` features of each."""
+
+    @property
+    @abc.abstractmethod
+    def out_size(self) -> int: ...
 
     @abc.abstractmethod
     def __call__(
@@ -204,6 +193,10 @@ class GRU(AbstractSequence):
             return eqx.nn.GRUCell(in_size, hidden_size, key=key)
 
         self.cells = (on_host(cell, hidden_size, rng), on_host(cell, hidden_size, rng))
+
+    @property
+    def out_size(self) -> int:
+        return 2 * self.cells[0].hidden_size
 
     def __call__(
         self, rows: Float[Array, "rows size"], times: Float[Array, " rows"], present: Bool[Array, " rows"]
@@ -238,6 +231,10 @@ class Transformer(AbstractSequence):
         self.mlps = tuple(MLP((size, 2 * size, size), rng=rng) for _ in sizes)
         self.norm = eqx.nn.LayerNorm(size, use_weight=False, use_bias=False)
         self.typical_step = typical_step
+
+    @property
+    def out_size(self) -> int:
+        return len(self.embed.bias)
 
     def __call__(
         self, rows: Float[Array, "rows size"], times: Float[Array, " rows"], present: Bool[Array, " rows"]

@@ -44,10 +44,6 @@ class Shown(NamedTuple):
     in_units: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _standard_deviation(variance: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return np.sqrt(variance) * scale
-
-
 class AbstractLikelihood(AbstractPart):
     """What every likelihood can do; θ is one draw of its uncertain parameters."""
 
@@ -118,16 +114,28 @@ class ChannelLikelihood(AbstractLikelihood):
         return self.view_of(x)
 
 
-class _SeenAsItIs(ChannelLikelihood):
-    """Kinds whose values an encoder sees as they are."""
+class _Uncertain(ChannelLikelihood):
+    """Kinds with one uncertain parameter by channel: a variance, `Known`, `Learned` or `LogNormal`, unless they say otherwise."""
 
-    @staticmethod
-    def view_of(x: Seen) -> Seen:
-        return x
+    variance: Parameter
+    label: ClassVar[str] = "noise"
+
+    @classmethod
+    def build(cls, variance: Parameter, num_channels: int) -> "_Uncertain":
+        return cls(variance)
+
+    def draw(self, *, key: PRNGKeyArray) -> Values:
+        return self.variance.sample(key=key)
+
+    def kl(self) -> Float[Array, ""]:
+        return self.variance.kl()
+
+    def shown(self) -> list[Shown]:
+        return [Shown(self.label, (), self.variance, lambda variance, scale: np.sqrt(variance) * scale)]
 
 
-class _Real(_SeenAsItIs):
-    """Kinds of real numbers, whose outputs are means."""
+class _Real(_Uncertain):
+    """Kinds of real numbers, seen as they are, whose outputs are means."""
 
     standardised: ClassVar[bool] = True
     needs: ClassVar[str] = "numbers"
@@ -135,6 +143,10 @@ class _Real(_SeenAsItIs):
     @staticmethod
     def accepts(x: Numbers) -> Which:
         return np.isfinite(x)
+
+    @staticmethod
+    def view_of(x: Seen) -> Seen:
+        return x
 
     @staticmethod
     def link(seen: Numbers) -> Numbers:
@@ -148,31 +160,8 @@ class _Real(_SeenAsItIs):
         return output
 
 
-class _Counts(ChannelLikelihood):
-    """Kinds of counts, whose outputs are log means."""
-
-    standardised: ClassVar[bool] = False
-    needs: ClassVar[str] = "counts 0, 1, 2, …"
-
-    @staticmethod
-    def accepts(x: Numbers) -> Which:
-        return (x >= 0) & (x == np.round(x))
-
-    def mean(self, output: Values, θ: PyTree[Array]) -> Values:
-        return jnp.exp(output)
-
-
 class Gaussian(_Real):
-    """N(output, v) with a variance v per channel: `Known`, `Learned` or `LogNormal`."""
-
-    variance: Parameter
-
-    @classmethod
-    def build(cls, variance: Parameter, num_channels: int) -> "Gaussian":
-        return cls(variance)
-
-    def draw(self, *, key: PRNGKeyArray) -> Values:
-        return self.variance.sample(key=key)
+    """N(output, v) with a variance v per channel."""
 
     def log_density(self, x: Values, output: Values, θ: Values) -> Values:
         return -0.5 * ((x - output) ** 2 / θ + jnp.log(2 * jnp.pi * θ))
@@ -180,25 +169,15 @@ class Gaussian(_Real):
     def sample(self, output: Paths, θ: PyTree[Array], *, key: PRNGKeyArray) -> Paths:
         return output + jnp.sqrt(θ) * jax.random.normal(key, output.shape, output.dtype)
 
-    def kl(self) -> Float[Array, ""]:
-        return self.variance.kl()
-
-    def shown(self) -> list[Shown]:
-        return [Shown("noise", (), self.variance, _standard_deviation)]
-
 
 class StudentT(_Real):
     """output + √v · t with ν = 2 + exp(log_excess) degrees of freedom, learned: heavy tails for outliers."""
 
-    variance: Parameter
     log_excess: Values
 
     @classmethod
     def build(cls, variance: Parameter, num_channels: int) -> "StudentT":
         return cls(variance, array(np.full(num_channels, np.log(3.0))))
-
-    def draw(self, *, key: PRNGKeyArray) -> Values:
-        return self.variance.sample(key=key)
 
     def log_density(self, x: Values, output: Values, θ: Values) -> Values:
         freedom = 2 + jnp.exp(self.log_excess)
@@ -209,23 +188,13 @@ class StudentT(_Real):
         freedom = 2 + jnp.exp(self.log_excess)
         return output + jnp.sqrt(θ) * jax.random.t(key, freedom, output.shape, output.dtype)
 
-    def kl(self) -> Float[Array, ""]:
-        return self.variance.kl()
 
-    def shown(self) -> list[Shown]:
-        return [Shown("noise", (), self.variance, _standard_deviation)]
+class LogNormal(_Real):
+    """log x ~ N(output, v): positive data whose noise grows with it, and whose bands stay above zero. Seen as its logarithm."""
 
-
-class LogNormal(ChannelLikelihood):
-    """log x ~ N(output, v): positive data whose noise grows with it, and whose bands stay above zero."""
-
-    variance: Parameter
+    label: ClassVar[str] = "noise of the log of"
     standardised: ClassVar[bool] = False
     needs: ClassVar[str] = "positive"
-
-    @classmethod
-    def build(cls, variance: Parameter, num_channels: int) -> "LogNormal":
-        return cls(variance)
 
     @staticmethod
     def accepts(x: Numbers) -> Which:
@@ -235,17 +204,6 @@ class LogNormal(ChannelLikelihood):
     def view_of(x: Seen) -> Seen:
         xp = x.__array_namespace__()
         return xp.log(xp.where(x > 0, x, 1.0))
-
-    @staticmethod
-    def link(seen: Numbers) -> Numbers:
-        return seen
-
-    @staticmethod
-    def link_slope(seen: Numbers) -> Numbers:
-        return np.ones_like(seen)
-
-    def draw(self, *, key: PRNGKeyArray) -> Values:
-        return self.variance.sample(key=key)
 
     def log_density(self, x: Values, output: Values, θ: Values) -> Values:
         log_x = self.view_of(x)
@@ -257,19 +215,17 @@ class LogNormal(ChannelLikelihood):
     def sample(self, output: Paths, θ: PyTree[Array], *, key: PRNGKeyArray) -> Paths:
         return jnp.exp(output + jnp.sqrt(θ) * jax.random.normal(key, output.shape, output.dtype))
 
-    def kl(self) -> Float[Array, ""]:
-        return self.variance.kl()
 
-    def shown(self) -> list[Shown]:
-        return [Shown("noise of the log of", (), self.variance, _standard_deviation)]
-
-
-class _NothingUncertain(_SeenAsItIs):
-    """Kinds that the output says all of."""
+class _Certain(ChannelLikelihood):
+    """Kinds seen as they are, that the output says all of."""
 
     @classmethod
-    def build(cls, variance: Parameter, num_channels: int) -> "_NothingUncertain":
+    def build(cls, variance: Parameter, num_channels: int) -> "_Certain":
         return cls()
+
+    @staticmethod
+    def view_of(x: Seen) -> Seen:
+        return x
 
     def draw(self, *, key: PRNGKeyArray) -> Float[Array, " 0"]:
         return jnp.zeros((0,))
@@ -281,7 +237,7 @@ class _NothingUncertain(_SeenAsItIs):
         return []
 
 
-class Bernoulli(_NothingUncertain):
+class Bernoulli(_Certain):
     """x ∈ {0, 1} with logit `output`."""
 
     standardised: ClassVar[bool] = False
@@ -311,7 +267,21 @@ class Bernoulli(_NothingUncertain):
         return jax.random.bernoulli(key, jax.nn.sigmoid(output)).astype(output.dtype)
 
 
-class Poisson(_NothingUncertain, _Counts):
+class _Counts(ChannelLikelihood):
+    """Kinds of counts, whose outputs are log means."""
+
+    standardised: ClassVar[bool] = False
+    needs: ClassVar[str] = "counts 0, 1, 2, …"
+
+    @staticmethod
+    def accepts(x: Numbers) -> Which:
+        return (x >= 0) & (x == np.round(x))
+
+    def mean(self, output: Values, θ: PyTree[Array]) -> Values:
+        return jnp.exp(output)
+
+
+class Poisson(_Counts, _Certain):
     """x ∈ {0, 1, 2, …} with log rate `output`."""
 
     @staticmethod
@@ -330,7 +300,7 @@ class Poisson(_NothingUncertain, _Counts):
 
 
 class NegativeBinomial(_Counts):
-    """x ∈ {0, 1, 2, …} with log mean `output` and variance μ + μ²/k: counts that scatter more than Poisson's.
+    """x ∈ {0, 1, 2, …} with log mean `output` and variance μ + μ²/k: counts that scatter more than Poisson's. Seen as log(1 + x).
 
     k is uncertain, a log-normal around 10 by default; Poisson is the limit of large k.
     """
