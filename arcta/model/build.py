@@ -25,7 +25,7 @@ from ..parts.likelihoods import AbstractLikelihood
 from ..parts.local import LocalEncoder
 from ..parts.model import Model
 from ..parts.networks import MLP, Linear
-from ..parts.posterior import Bridge, DiagonalNormal
+from ..parts.posterior import Bridge, DiagonalNormal, encoding_size
 from ..parts.prior import Known, Learned, LogNormal, Parameter
 from ..parts.sde import AbstractDrift, Diffusion, DriftLike, NeuralDrift, OwnDrift, ParametricDrift, PlainDrift, Units
 from ..runtime.host import array, generator
@@ -108,7 +108,7 @@ def _window_encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: 
     size, log_variance = reading.latent_size, array(np.log(start_variance(layout, reading)))
     if layout.frame_shape is not None:
         colours, height, width = image_shape(layout.frame_shape)
-        net = ConvNet((spec.lookahead + 1) * 2 * colours, height, width, 2 * size, spec.activation, rng=rng)
+        net = ConvNet((spec.lookahead + 1) * 2 * colours, height, width, encoding_size(size), spec.activation, rng=rng)
         return FrameEncoder(
             net=net,
             log_variance=log_variance,
@@ -119,7 +119,7 @@ def _window_encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: 
     in_size = WindowEncoder.in_size(len(layout.channels), spec.lookahead, whole_rows=reading.whole_rows)
     own = spec.decoder == "identity"
     return WindowEncoder(
-        net=MLP((in_size, *spec.encoder_sizes, 2 * size), spec.activation, zero_last=own, rng=rng),
+        net=MLP((in_size, *spec.encoder_sizes, encoding_size(size)), spec.activation, zero_last=own, rng=rng),
         log_variance=log_variance,
         lookahead=spec.lookahead,
         residual=own,
@@ -153,7 +153,7 @@ def _sequence_encoder(
         network = Transformer(2 * count + 2, spec.encoder_sizes, typical_step=step, rng=rng)
     return SequenceEncoder(
         network=network,
-        last=Linear(network.out_size, 2 * size, zero=True, rng=rng),
+        last=Linear(network.out_size, encoding_size(size), zero=True, rng=rng),
         level=array(np.eye(size, count)),
         shift=array(np.zeros(count)),
         scale=array(np.ones(count)),

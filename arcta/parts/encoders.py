@@ -22,7 +22,7 @@ from ..runtime.host import array, on_host
 from .base import AbstractPart, LinearReading
 from .convolutions import ConvNet
 from .networks import MLP, Linear
-from .posterior import Nodes
+from .posterior import Nodes, encode
 
 ENCODERS = ("local", "window", "gru", "transformer")
 
@@ -115,11 +115,9 @@ class WindowEncoder(AbstractEncoder):
         # Neighbour by neighbour and row by row, as the data lies; the first layer's product takes it from there.
         seen = [jnp.where(mask[:, k], values[:, k], 0) for k in range(self.lookahead + 1)]
         flags = mask.astype(values.dtype).reshape(len(mask), -1)
-        h = self.net(jnp.concatenate([*seen, flags, near.steps / self.typical_step], axis=1).T)
-        mean, log_variance = jnp.split(h, 2)
-        if self.residual:
-            mean = mean + seen[0].T
-        return Nodes(jnp.concatenate([mean, log_variance + self.log_variance]).T, jnp.asarray(window.node)[: len(mask)])
+        h = self.net(jnp.concatenate([*seen, flags, near.steps / self.typical_step], axis=1).T).T
+        mean = seen[0] if self.residual else jnp.zeros((1, 1), h.dtype)
+        return Nodes(encode(h, mean, self.log_variance[None, None]), jnp.asarray(window.node)[: len(mask)])
 
 
 class FrameEncoder(AbstractEncoder):
@@ -138,9 +136,9 @@ class FrameEncoder(AbstractEncoder):
     def __call__(self, window: Window, *, key: PRNGKeyArray | None = None) -> Nodes:
         near = neighbours(window, jnp.asarray(window.mask), self.dropout, key)
         values, mask = jnp.where(near.mask, near.values, 0), near.mask
-        h = self.net(self._planes(jnp.moveaxis(values, 0, -1), jnp.moveaxis(mask, 0, -1)))
-        mean, log_variance = jnp.split(h, 2)
-        return Nodes(jnp.concatenate([mean, log_variance + self.log_variance]).T, jnp.asarray(window.node)[: len(mask)])
+        h = self.net(self._planes(jnp.moveaxis(values, 0, -1), jnp.moveaxis(mask, 0, -1))).T
+        coded = encode(h, jnp.zeros((1, 1), h.dtype), self.log_variance[None, None])
+        return Nodes(coded, jnp.asarray(window.node)[: len(mask)])
 
     def _planes(
         self, values: Float[Array, "neighbours channels nodes"], mask: Bool[Array, "neighbours channels nodes"]
@@ -280,8 +278,7 @@ class SequenceEncoder(AbstractEncoder):
         steps = jnp.diff(times) / self.typical_step
         around = [jnp.pad(steps, (1, 0))[:, None], jnp.pad(steps, (0, 1))[:, None]]
         h = self.last(self.network(jnp.concatenate([x, mask.astype(x.dtype), *around], axis=1), times, present).T).T
-        mean, log_variance = jnp.split(h, 2, axis=1)
-        return Nodes(jnp.concatenate([mean + x @ self.level.T, log_variance + self.log_variance], axis=1), node)
+        return Nodes(encode(h, x @ self.level.T, self.log_variance[None, None]), node)
 
     def started_from(self, reading: LinearReading) -> "SequenceEncoder":
         count = reading.components.shape[1]

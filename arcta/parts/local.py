@@ -15,7 +15,7 @@ from ..runtime.host import array
 from .base import LinearReading
 from .encoders import AbstractEncoder, hide_future
 from .networks import MLP
-from .posterior import Nodes
+from .posterior import Nodes, encode, encoding_size
 
 Numbers = Array | np.ndarray
 
@@ -116,7 +116,7 @@ class LocalEncoder(AbstractEncoder):
         num_features = 2 * len(BANDWIDTHS) * components
         self.project = array(np.eye(num_channels, components))
         self.linear = array(rng.standard_normal((latent_size, num_features)) / math.sqrt(num_features))
-        sizes = (num_features + components + 1, *hidden_sizes, 2 * latent_size)
+        sizes = (num_features + components + 1, *hidden_sizes, encoding_size(latent_size))
         self.net = MLP(sizes, activation, zero_last=True, rng=rng)
         self.log_bandwidth = array(np.log(bandwidth * np.array(BANDWIDTHS)))
         one, none = np.eye(latent_size), np.zeros((latent_size, latent_size))
@@ -168,9 +168,8 @@ class LocalEncoder(AbstractEncoder):
         base = jnp.log(variance + 1e-6)
         averaged, count = self._averaged(times, h, jax.lax.stop_gradient(base), jnp.any(mask, axis=1))
         seen = jnp.concatenate([lines, jnp.log(variances[:, :components]), count], axis=1)
-        change, log_change = jnp.split(self.net(seen.T).T, 2, axis=1)
-        mean = h + (averaged - h) @ self.gain.T + change
-        return Nodes(jnp.concatenate([mean, base + self.log_scale + log_change], axis=1), node)
+        mean = h + (averaged - h) @ self.gain.T
+        return Nodes(encode(self.net(seen.T).T, mean, base + self.log_scale), node)
 
     def started_from(self, reading: LinearReading) -> "LocalEncoder":
         """Levels and slopes at the narrowest bandwidth alone give the state, to begin with."""

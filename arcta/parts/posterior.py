@@ -197,8 +197,23 @@ class InterpolatedPosterior(AbstractPosterior):
 class Nodes(eqx.Module):
     """What an encoder says of a window: [m, ℓ] at each of its first rows, and which of them are nodes to interpolate between."""
 
-    values: Float[Array, "nodes two_latent"]
+    values: Float[Array, "nodes encoding"]
     node: Bool[Array, " nodes"]
+
+
+def encoding_size(latent_size: int) -> int:
+    """How many numbers an encoder says of a node."""
+    return 2 * latent_size
+
+
+def encode(
+    h: Float[Array, "nodes encoding"],
+    mean: Float[Array, "#nodes #latent"],
+    log_variance: Float[Array, "#nodes #latent"],
+) -> Float[Array, "nodes encoding"]:
+    """The encoding whose mean and log-variance differ by what a network says, `h`, from those given."""
+    change, log_change = jnp.split(h, 2, axis=1)
+    return jnp.concatenate([mean + change, log_variance + log_change], axis=1)
 
 
 def infer(nodes: Nodes, kernel: DeepKernel, bridge: Bridge | None, window: Window) -> InterpolatedPosterior:
