@@ -77,7 +77,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def known() -> list[str]:
     """The studies that come with a clone of the repository."""
-    return sorted(path.stem.replace("_", "-") for path in FOLDER.glob("*.py")) if FOLDER.is_dir() else []
+    return sorted(path.stem.replace("_", "-") for path in FOLDER.glob("*.py"))
 
 
 @dataclasses.dataclass(frozen=True)
