@@ -160,7 +160,7 @@ def processes_child(repeats: str, decoded: str) -> None:
     """In turns, the first process alone with all sixteen windows, and both with eight each: the machine's own pace changes by the
     minute."""
     import arcta
-    from arcta.outside.cli.process import run_as_batch_work
+    from arcta.outside.cli.train import run_as_batch_work
     from arcta.training import parallel
 
     run_as_batch_work()

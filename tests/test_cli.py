@@ -18,7 +18,7 @@ import pytest
 
 import arcta
 from arcta.outside.cli import commands as cli
-from arcta.outside.cli.options import configuration_of
+from arcta.outside.cli.options import Settings
 from arcta.outside.config import load_configuration
 
 ZONE = "Europe/Berlin"
@@ -185,11 +185,10 @@ def test_configuration_is_written_read_and_overridden(tmp_path, capsys):
     assert run("init", path) == 0
     assert run("init", path) == 2
     assert "--force" in capsys.readouterr().err
-    assert load_configuration(path) == configuration_of(None, {}, None)
+    assert load_configuration(path) == Settings().configuration({})
     path.write_text(path.read_text().replace("steps = 2000", "steps = 7").replace("# latent_size =", "latent_size = 3"))
-    merged = configuration_of(
-        path, {"training.steps": 9}, ["model.rotation=false", 'model.likelihood={"x": "poisson"}']
-    )
+    pairs = ["model.rotation=false", 'model.likelihood={"x": "poisson"}']
+    merged = Settings(config=path, steps=9, set_=pairs).configuration({})
     assert (merged.training.steps, merged.model.latent_size, merged.model.rotation) == (9, 3, False)
     assert merged.model.likelihood == {"x": "poisson"}
 

@@ -26,7 +26,7 @@ predict.solve predict.figures predict.prediction predict.forecast predict.smooth
 task.use task.validation task.run task.fitted task.train task.fit task.backtest
 rivals.solved rivals.baselines
 outside.page outside.report outside.config outside.demo outside.study
-outside.cli.process outside.cli.options outside.cli.terminal outside.cli.train outside.cli.use outside.cli.runs outside.cli.commands
+outside.cli.options outside.cli.terminal outside.cli.train outside.cli.use outside.cli.runs outside.cli.commands
 """.split()  # noqa: SIM905
 VERBS = {"fit", "forecast", "read", "backtest", "elbo", "store", "__init__"}  # the public ones, and Series(…)
 

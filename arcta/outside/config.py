@@ -24,6 +24,7 @@ from ..model.spec import LatentSDE
 from ..training.settings import Training
 
 SECTIONS: dict[str, Any] = {"data": Options, "model": LatentSDE, "training": Training}
+HELD = (int, float, str, bool, type(None), tuple, typing.Literal)  # what a file can hold as it is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Configuration:
 
     def replace(self, settings: Mapping[str, Any], where: str) -> Configuration:
         """With some settings changed: `{"model.latent_size": 3}`; `where` says in messages who asked."""
-        parts: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+        parts = {name: _settings(getattr(self, name)) for name in SECTIONS}
         for key, value in settings.items():
             section, _, name = key.partition(".")
             if section not in SECTIONS:
@@ -44,54 +45,34 @@ class Configuration:
                     f"{where}: '{key}' must begin with data., model. or training.; write e.g. model.latent_size."
                 )
             parts[section][name] = _checked(section, name, value, where)
-        return Configuration(*(_replaced(getattr(self, name), changes, where) for name, changes in parts.items()))
+        try:
+            return Configuration(**{name: SECTIONS[name](**values) for name, values in parts.items()})
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
 
 
-def _fields(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _settings(part: Options | LatentSDE | Training) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in part.__annotations__}
 
 
 def _checked(section: str, name: str, value: Any, where: str) -> Any:
-    hints = _fields(SECTIONS[section])
+    hints = typing.get_type_hints(SECTIONS[section])
     if name not in hints:
         near = difflib.get_close_matches(name, list(hints), 1)
         advice = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(hints)}."
         raise ValueError(f"{where}: [{section}] has no setting '{name}'; {advice}")
-    hint = hints[name]
-    if hint is Any or isinstance(hint, str):
-        return value
     try:
-        return msgspec.convert(value, _convertible(hint), strict=False)
+        return msgspec.convert(value, _convertible(hints[name]), strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(f"{where}: {section}.{name} = {value!r} does not fit ({error}). Mend that setting.") from None
 
 
 def _convertible(hint: Any) -> Any:
-    """`hint` without what a file cannot hold (modules, functions)."""
-    options = (
-        typing.get_args(hint)
-        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-        else (hint,)
-    )
-    plain = [
-        o
-        for o in options
-        if o in (int, float, str, bool, type(None)) or typing.get_origin(o) in (tuple, typing.Literal)
-    ]
-    if typing.get_origin(hint) is None and not plain:
-        return Any
-    if any(typing.get_origin(o) is not None and o not in plain for o in options):
-        plain.append(dict[str, str])
-    return typing.Union[tuple(plain)] if plain else Any  # noqa: UP007
-
-
-def _replaced(part: Any, changes: Mapping[str, Any], where: str) -> Any:
-    if not changes:
-        return part
-    try:
-        return part._replace(**changes) if hasattr(part, "_replace") else dataclasses.replace(part, **changes)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    """`hint` with a mapping of names in place of what a file cannot hold (modules, functions)."""
+    several = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    options = typing.get_args(hint) if several else (hint,)
+    held = tuple(o if (typing.get_origin(o) or o) in HELD else dict[str, str] for o in options)
+    return typing.Union[held]  # noqa: UP007
 
 
 def load_configuration(path: str | Path) -> Configuration:
@@ -113,22 +94,12 @@ def load_configuration(path: str | Path) -> Configuration:
     return Configuration().replace(settings, str(path))
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def to_toml(configuration: Configuration) -> str:
-    """Every setting with its value; those that are read off the data are commented out."""
+def default_toml() -> str:
+    """Every setting with its default; those that are read off the data are commented out."""
     lines = ["# arcta: every setting. Lines that begin with '# ' keep their default, which is read off the data.", ""]
     for section in SECTIONS:
-        part = getattr(configuration, section)
         lines.append(f"[{section}]")
-        for name in _fields(SECTIONS[section]):
-            value = getattr(part, name)
-            lines.append(f"# {name} =" if value is None else f"{name} = {_toml(value)}")
+        for name, value in _settings(getattr(Configuration(), section)).items():
+            lines.append(f"# {name} =" if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}")
         lines.append("")
     return "\n".join(lines)

@@ -46,19 +46,14 @@ def run(out: str | Path = "demo", *, key: int = 0, progress: bool = True) -> tup
     train, test = data()
     fitted = fit(MODEL, train, key=key, validation=test, training=TRAINING, out=out, progress=progress)
     scores = fitted.score(test, key=1)
-    forecast = fitted.forecast(test.times, key=1)
     recent = train.at_rows(train.times >= 35.0)
-    smooth = fitted.smooth(train.at_rows(train.times <= 15.0), np.linspace(0, 15, 601), key=2)
+    ahead = fitted.forecast(test.times, key=1).plot(truth=test, context=recent)
+    opening = train.at_rows(train.times <= 15.0)
+    smoothed = fitted.smooth(opening, np.linspace(0, 15, 601), key=2).plot(truth=opening, num_paths=0)
+    drifts = {"learned drift": fitted.drift, "true drift": lotka_volterra_drift}
     low, high = train.values.min(axis=0), train.values.max(axis=0)
     margin = 0.1 * (high - low)
-    portrait = phase_portrait(
-        {"learned drift": fitted.drift, "true drift": lotka_volterra_drift},
-        low - margin,
-        high + margin,
-        points=train.values,
-        names=("prey", "predator"),
-    )
-    last = fitted.history[-1]
+    portrait = phase_portrait(drifts, low - margin, high + margin, points=train.values, names=("prey", "predator"))
     page = write_report(
         out,
         fitted,
@@ -67,22 +62,14 @@ def run(out: str | Path = "demo", *, key: int = 0, progress: bool = True) -> tup
         headline={
             "RMSE of the mean forecast": f"{scores['rmse']:.4f}",
             "inside the 90 % band": f"{scores['coverage_90']:.0%}",
-            "drift values in training": f"{last['drift_evaluations']:,.0f}",
+            "drift values in training": f"{fitted.history[-1]['drift_evaluations']:,.0f}",
             "optimisation": f"{fitted.seconds:.1f} s",
             "all of this, compilation included": f"{time.perf_counter() - began:.0f} s",
         },
         sections=[
-            Section(
-                "Forecast from 50 s on, with bands and three sample paths",
-                forecast.plot(truth=test, context=recent),
-                "forecast",
-            ),
+            Section("Forecast from 50 s on, with bands and three sample paths", ahead, "forecast"),
             Section("The learned drift beside the true one; dots are the training data", portrait, "phase"),
-            Section(
-                "The first 15 s smoothed and super-resolved",
-                smooth.plot(truth=train.at_rows(train.times <= 15.0), num_paths=0),
-                "smooth",
-            ),
+            Section("The first 15 s smoothed and super-resolved", smoothed, "smooth"),
             Section("Training", loss_curves(fitted.history), "training"),
         ],
         command=f"arcta demo --out {out} --key {key}",

@@ -7,6 +7,7 @@ import html
 import io
 import platform
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,10 +58,8 @@ def table(rows: Sequence[Mapping[str, Any]], first: str) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    packages = ("arcta", "jax", "equinox", "diffrax", "optax", "numpy")
+def versions(*packages: str) -> dict[str, str]:
+    """The versions of Python and of some packages."""
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
@@ -103,13 +102,12 @@ def write_report(
         text = f"<p class='note'>{html.escape(section.text)}</p>" if section.text else ""
         parts.append(f"<section><h2>{html.escape(section.heading)}</h2>{text}{section.above}{body}</section>")
     parameters = fit.parameters().reset_index().to_dict("records")
-    shown = parameters if len(parameters) <= 60 else parameters[:60]
     more = f"<p class='note'>and {len(parameters) - 60} more</p>" if len(parameters) > 60 else ""
     settings = {
         "model": {k: v for k, v in dataclasses.asdict(fit.spec).items() if v is not None},
         "training": dataclasses.asdict(fit.training),
         "seed": {"training": fit.about.get("seed")},
-        "versions": _versions(),
+        "versions": versions("arcta", "jax", "equinox", "diffrax", "optax", "numpy"),
     }
     listing = "\n".join(
         f"{part}: " + ", ".join(f"{k}={v!r}" for k, v in items.items()) for part, items in settings.items()
@@ -122,7 +120,7 @@ def write_report(
         f"{''.join(parts)}<section><h2>Parameters, noise and diffusion, with posteriors and priors</h2>"
         "<p class='note'>Median and 90 % interval. Noise is a standard deviation in the channel's unit; diffusion a variance "
         "per unit of time of a latent axis, whose own scale is about one.</p>"
-        f"{table(shown, 'parameter')}{more}</section>"
+        f"{table(parameters[:60], 'parameter')}{more}</section>"
         f"<section><h2>Settings</h2><pre>{html.escape(listing)}</pre>"
         f"<p>Reproduce with <code>{html.escape(command)}</code>.</p></section></body></html>"
     )

@@ -22,12 +22,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+
+from .page import versions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,17 +42,13 @@ def plain(value: Any) -> Any:
     """`value` as JSON can hold it: arrays as lists, what is not finite as null."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, int | bool) or value is None:
-        return value
-    return value if isinstance(value, str) else repr(value)
+    return value if isinstance(value, int | str | None) else repr(value)
 
 
 def _replace(path: Path, text: str) -> None:
@@ -80,7 +77,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def known() -> list[str]:
     """The studies that come with a clone of the repository."""
-    return sorted(path.stem.replace("_", "-") for path in FOLDER.glob("*.py")) if FOLDER.is_dir() else []
+    return sorted(path.stem.replace("_", "-") for path in FOLDER.glob("*.py"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +122,10 @@ class Study:
         content = self._stored()
         rows = content.get("rows", [])
         done = {json.dumps(row["job"], sort_keys=True): row for row in rows if row["settings"] == stamp}
-        began, fresh = time.perf_counter(), 0
+        began = time.perf_counter()
         names = [json.dumps(plain(job), sort_keys=True) for job in jobs]
-        waiting = sum(name not in done for name in names)
-        for job, name in zip(jobs, names, strict=True):
-            if name in done:
-                continue
+        waiting = {name: job for name, job in zip(names, jobs, strict=True) if name not in done}
+        for fresh, (name, job) in enumerate(waiting.items(), 1):
             clock = time.perf_counter()
             try:
                 measured = dict(function(**job))
@@ -138,7 +133,6 @@ class Study:
                 measured = {"error": f"{type(error).__name__}: {error}"[:300]}
             row = {"settings": stamp, "job": job, "row": measured, "seconds": time.perf_counter() - clock}
             done[name] = plain(row)
-            fresh += 1
             if not self.quick:
                 jax.clear_caches()  # hundreds of rows' programs in one process run into the limit on memory maps
             self._write(
@@ -146,15 +140,15 @@ class Study:
                     "study": self.name,
                     "quick": self.quick,
                     "settings": {**content.get("settings", {}), stamp: settings},
-                    "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+                    "versions": versions(*PACKAGES),
                     "machine": machine(),
                     "rows": [*(r for r in rows if r["settings"] != stamp), *done.values()],
                 }
             )
-            left = (time.perf_counter() - began) / fresh * (waiting - fresh)
+            left = (time.perf_counter() - began) / fresh * (len(waiting) - fresh)
             short = {k: v for k, v in plain(measured).items() if isinstance(v, int | float | str)}
             words = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in short.items())
-            self.say(f"{fresh}/{waiting}  {' '.join(map(str, job.values()))}:  {words}  ({left:.0f} s left)")
+            self.say(f"{fresh}/{len(waiting)}  {' '.join(map(str, job.values()))}:  {words}  ({left:.0f} s left)")
         return [{**done[name]["job"], **done[name]["row"]} for name in names]
 
     def save_figure(self, name: str, figure: Figure) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import cyclopts
+import jax
 from cyclopts import Parameter
 
-if TYPE_CHECKING:
-    from ...task.fitted import Fit
-    from ..config import Configuration
+from ...task.fitted import Fit
+from ..config import Configuration, load_configuration
 
 app = cyclopts.App(
     name="arcta",
@@ -29,11 +30,10 @@ Key = Annotated[int, Parameter(help="The random seed.")]
 Samples = Annotated[int, Parameter(help="The number of sample paths.")]
 Only = Annotated[str | None, Parameter(help="One series of several, by name.")]
 At = Annotated[str | None, Parameter(help="Times: 1,2,3 or a file with one in each line.")]
-Plot = Annotated[Path | None, Parameter(help="Draw it into this .png or .svg.")]
-Steps = Annotated[int | None, Parameter(help="Training steps.")]
 Words = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
 Hyphened = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="", allow_leading_hyphen=True)]
 Text = str | None
+File = Path | None
 
 
 @Parameter(name="*")
@@ -66,14 +66,18 @@ class Reading:
 class Settings:
     """The configuration: a file, and what overrides it."""
 
-    config: Annotated[Path | None, Parameter(help="From `arcta init`; options on the line override it.")] = None
+    config: Annotated[File, Parameter(help="From `arcta init`; options on the line override it.")] = None
     set_: Annotated[
         Words, Parameter(name="--set", help="Any setting, e.g. model.rotation=false training.steps=500.")
     ] = None
-    steps: Steps = None
+    steps: Annotated[int | None, Parameter(help="Training steps.")] = None
 
     def configuration(self, changes: dict[str, object]) -> Configuration:
-        return configuration_of(self.config, changes | {"training.steps": self.steps}, self.set_)
+        """The configuration of the file, with what is said on the line; settings that are None were not given."""
+        base = load_configuration(self.config) if self.config is not None else Configuration()
+        changes = changes | {"training.steps": self.steps}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return base.replace(given, "command line").replace(parse_settings(self.set_ or ()), "--set")
 
 
 @Parameter(name="*")
@@ -91,14 +95,12 @@ class Table(Output):
     """Where a table goes."""
 
     out: Annotated[
-        Path | None, Parameter(help="Write the table here (.csv, .tsv, .json, .parquet); default: print it as CSV.")
+        File, Parameter(help="Write the table here (.csv, .tsv, .json, .parquet); default: print it as CSV.")
     ] = None
 
 
 def compilation_cache() -> Path:
     """Keep compiled programs between runs, so that a second run of the same shapes does not compile again."""
-    import jax
-
     base = os.environ.get("ARCTA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arcta"
     folder = Path(base) / "compiled"
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,10 +110,10 @@ def compilation_cache() -> Path:
     return folder
 
 
-def settings_of(pairs: list[str] | None) -> dict[str, object]:
+def parse_settings(pairs: Sequence[str]) -> dict[str, object]:
     """`model.rotation=false` → {"model.rotation": False}; what is not JSON is text."""
     settings: dict[str, object] = {}
-    for pair in pairs or []:
+    for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"--set needs name=value; got '{pair}'. Write e.g. --set training.steps=500.")
@@ -120,18 +122,6 @@ def settings_of(pairs: list[str] | None) -> dict[str, object]:
         except json.JSONDecodeError:
             settings[name] = text
     return settings
-
-
-def configuration_of(config: Path | None, changes: dict[str, object], pairs: list[str] | None) -> Configuration:
-    """The configuration of a file, with what is said on the line; settings that are None were not given."""
-    from ..config import Configuration, load_configuration
-
-    base = load_configuration(config) if config is not None else Configuration()
-    return base.replace(_given(changes), "command line").replace(settings_of(pairs), "--set")
-
-
-def _given(changes: dict[str, object]) -> dict[str, object]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items() if v is not None}
 
 
 def _number(text: str) -> str | float:
@@ -143,9 +133,7 @@ def _number(text: str) -> str | float:
 
 def stored_options(fit: Fit, reading: Reading) -> Configuration:
     """Read new data as the training data was read, unless told otherwise."""
-    from ..config import Configuration
-
     stored = {f"data.{k}": v for k, v in fit.about.get("reading", {}).items() if v not in (None, [])}
     if fit.layout.frame_shape is None and "data.variable" not in stored:
         stored["data.channels"] = list(fit.layout.channels)
-    return Configuration().replace(stored, "the run").replace(_given(reading.settings()), "command line")
+    return Configuration().replace(stored, "the run").replace(reading.settings(), "command line")

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from .options import Key, Output, Run, app, compilation_cache
+from ...data.read import describe
+from ...task.run import identity
+from ...training.checkpoint import write_atomically
+from .. import demo as lotka_volterra
+from ..config import default_toml
+from ..report import report as write_report
+from ..study import FOLDER, Study, known
+from .options import File, Key, Output, Run, Text, app, compilation_cache
 from .terminal import duration, load_run, say
 
 
 @app.command
 def report(
-    run: Run, *, horizon: Annotated[str | None, Parameter(help="The backtest's horizon.")] = None,
+    run: Run, *, horizon: Annotated[Text, Parameter(help="The backtest's horizon.")] = None,
     origins: Annotated[int, Parameter(help="The backtest's number of origins.")] = 8, key: Key = 1,
     output: Output = Output(),
 ) -> None:  # fmt: skip
@@ -23,31 +31,21 @@ def report(
     Example: arcta report run
     """
     fitted = load_run(run)
-    from ..report import report as write
-
     say("arcta: writing the report", output.quiet)
     reach = duration(horizon, fitted) if horizon else None
-    page = str(write(fitted, run, horizon=reach, num_origins=origins, key=key))
+    page = str(write_report(fitted, run, horizon=reach, num_origins=origins, key=key))
     print(json.dumps({"report": page}) if output.as_json else page)
 
 
 @app.command
-def inspect(
-    run: Run,
-    *,
-    output: Output = Output(),
-) -> None:
+def inspect(run: Run, *, output: Output = Output()) -> None:
     """What is in a saved run: data, configuration, training, parameters.
 
     Example: arcta inspect run
     """
     fitted = load_run(run)
-    from ...data.read import describe
-
     last = dict(fitted.history[-1]) if fitted.history else {}
     if output.as_json:
-        from ...task.run import identity
-
         values = {
             **identity(fitted.spec, fitted.layout, fitted.reading, fitted.training),
             "stopped": fitted.stopped,
@@ -75,14 +73,12 @@ def inspect(
 
 @app.command
 def study(
-    name: Annotated[str | None, Parameter(help="Which one; without a name they are listed.")] = None,
+    name: Annotated[Text, Parameter(help="Which one; without a name they are listed.")] = None,
     *,
     seeds: Annotated[int | None, Parameter(help="How many seeds; default: the study's own number.")] = None,
     quick: Annotated[bool, Parameter(negative="", help="A smoke version of less than a minute.")] = False,
-    data: Annotated[
-        Path | None, Parameter(help="The data file of a study that needs one (mocap: mocap35.mat).")
-    ] = None,
-    out: Annotated[Path | None, Parameter(help="Where to store result and figures.")] = None,
+    data: Annotated[File, Parameter(help="The data file of a study that needs one (mocap: mocap35.mat).")] = None,
+    out: Annotated[File, Parameter(help="Where to store result and figures.")] = None,
     output: Output = Output(),
 ) -> None:
     """Studies with stored results: run one by name, or list them. They live beside the package, in a clone of the repository.
@@ -91,10 +87,6 @@ def study(
 
     Example: arcta study lotka-volterra --quick
     """
-    import runpy
-
-    from ..study import FOLDER, Study, known
-
     if name is None:
         print("\n".join(known()) or "no studies here: they come with a clone of the repository")
         return
@@ -122,12 +114,9 @@ def init(
 
     Example: arcta init arcta.toml
     """
-    from ...training.checkpoint import write_atomically
-    from ..config import Configuration, to_toml
-
     if config.exists() and not force:
         raise ValueError(f"{config} exists; pass --force to overwrite it.")
-    write_atomically(config, to_toml(Configuration()).encode())
+    write_atomically(config, default_toml().encode())
     say(f"use it with: arcta fit DATA --config {config}", output.quiet)
     print(json.dumps({"configuration": str(config)}) if output.as_json else config)
 
@@ -144,16 +133,11 @@ def demo(
     Example: arcta demo --out demo
     """
     compilation_cache()
-    from .. import demo as lotka_volterra
-
     fitted, scores, page = lotka_volterra.run(out, key=key, progress=not output.quiet)
     values = int(fitted.history[-1]["drift_evaluations"])
     if output.as_json:
-        print(
-            json.dumps(
-                {**scores, "drift_evaluations": values, "seconds": fitted.seconds, "report": str(page)}, indent=1
-            )
-        )
+        told = {"drift_evaluations": values, "seconds": fitted.seconds, "report": str(page)}
+        print(json.dumps({**scores, **told}, indent=1))
         return
     print(f"trained on 50 s of Lotka–Volterra: {values:,} drift values, {fitted.seconds:.2f} s after compilation")
     for name, value in scores.items():

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from .options import Data, Key, Output, Reading, Settings, Table, app, compilation_cache, stored_options
-from .terminal import duration, load_run, on_disk, read_file, say, show, write_table
-
-if TYPE_CHECKING:
-    from ...data.series import Series
-    from ...data.store import Store
-    from ...task.backtest import Backtest
-    from ...task.fitted import Fit
-    from ..config import Configuration
+from ...data.readers.source import Options
+from ...data.series import Series
+from ...data.store import Store, store
+from ...task import backtest as rolling
+from ...task.fit import fit as train
+from ...task.fitted import Fit
+from ...training import parallel
+from ..config import Configuration
+from ..report import report
+from .options import Data, File, Key, Output, Reading, Settings, Table, Text, app, compilation_cache, stored_options
+from .terminal import duration, load_run, read_file, say, show, write_table
 
 
 @Parameter(name="*")
@@ -31,14 +35,14 @@ class Job:
     holdout: Annotated[float | None, Parameter(help="The last part of the time kept to score on; 0: none.")] = None
     report: Annotated[bool, Parameter(help="Write the report after training.")] = True
     resume: Annotated[bool, Parameter(negative="", help="Go on from the checkpoint in --out.")] = False
-    devices: Annotated[
-        str | None, Parameter(help="Share batches among this many devices, or all of the machine or job.")
-    ] = None
+    devices: Annotated[Text, Parameter(help="Share batches among this many devices, or all of the machine or job.")] = (
+        None
+    )
     ensemble: Annotated[int, Parameter(help="Train so many models at once and mix their forecasts.")] = 1
     spacing: Annotated[
         float | None, Parameter(help="Leave a .npy file or Zarr array on disk; its rows are so far apart.")
     ] = None
-    times: Annotated[Path | None, Parameter(help="Instead of --spacing: a file with the time of each row.")] = None
+    times: Annotated[File, Parameter(help="Instead of --spacing: a file with the time of each row.")] = None
 
 
 def _source(
@@ -48,19 +52,41 @@ def _source(
     if job.spacing is None and job.times is None:
         found = read_file(data, configuration, quiet)
         return found.series, found.notes, 0.2 if job.holdout is None else job.holdout
-    stored = on_disk(data, job.spacing, job.times, configuration)
+    if job.spacing is not None and (job.times is not None or not job.spacing > 0):
+        raise ValueError(
+            f"--spacing needs a positive number, and no --times beside it; got {job.spacing:g}. Give one of them."
+        )
+    options = configuration.data
+    given = [name for name, value in options._asdict().items() if value != Options._field_defaults[name]]
+    unused = [name for name in given if name not in ("channels", "time_unit")]
+    if unused:
+        raise ValueError(f"a file that stays on disk is rows of numbers: leave --{unused[0].replace('_', '-')} out.")
+    unit = options.time_unit or ""
+    stored = store(data, step=job.spacing, times=job.times, channels=options.channels or None, time_unit=unit)
     say(repr(stored), quiet)
     return stored, ["stays on disk; nothing is held out"], job.holdout or 0.0
 
 
-def _meet(devices: str) -> None:
-    """Join the other processes of a job, before anything else is done with JAX."""
-    from ...training import parallel
-    from . import process
+def run_as_batch_work() -> None:
+    """Run this process as batch work: the exchange's own thread spins when it wakes while the computing one holds its lock, and as
+    batch work it is not put first when it wakes."""
+    if hasattr(os, "sched_setscheduler"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
-    with process.results_apart():
-        process.run_as_batch_work()
+
+def _meet(devices: str) -> None:
+    """Join the other processes of a job, before anything else is done with JAX. What the library under the first exchange prints
+    goes to standard error, not among the results."""
+    sys.stdout.flush()
+    results = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        run_as_batch_work()
         parallel.devices(devices)
+    finally:
+        os.dup2(results, 1)
+        os.close(results)
 
 
 @app.command
@@ -82,9 +108,6 @@ def fit(
     source, notes, holdout = _source(data, job, configuration, output.quiet)
     say("arcta: choosing a model from the data", output.quiet)
     compilation_cache()
-    from ...task.fit import fit as train
-    from ...training import parallel
-
     if job.devices is not None:
         _meet(job.devices)
     about = {
@@ -107,14 +130,12 @@ def fit(
 
 def _conclude(fitted: Fit, out: Path, job: Job, output: Output) -> None:
     """Score on what was held out, write the report, say where everything is."""
-    results: dict[str, object] = {
-        "run": str(out), "stopped": fitted.stopped, "latent_size": fitted.reading.latent_size
-    }  # fmt: skip
+    size = fitted.reading.latent_size
+    results: dict[str, object] = {"run": str(out), "stopped": fitted.stopped, "latent_size": size}
     if fitted.cuts:
-        results |= {f"held-out {name}" if not output.as_json else name: v for name, v in fitted.score().items()}
+        prefix = "" if output.as_json else "held-out "
+        results |= {prefix + name: value for name, value in fitted.score().items()}
     if job.report:
-        from ..report import report
-
         say("arcta: writing the report", output.quiet)
         results["report"] = str(report(fitted, out))
     show(results, output.as_json)
@@ -123,25 +144,15 @@ def _conclude(fitted: Fit, out: Path, job: Job, output: Output) -> None:
         raise SystemExit(130)
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Roll:
-    """From where and how far forecasts are rolled."""
-
-    run: Annotated[Path | None, Parameter(help="A saved run; without one a model is trained on the first part.")] = None
-    horizon: Annotated[
-        str | None, Parameter(help="How far each forecast goes (default: half of the held-out span).")
-    ] = None
-    origins: Annotated[int, Parameter(help="From how many origins.")] = 8
-    start: Annotated[float, Parameter(help="The first origin, as a fraction of the time span.")] = 0.8
-    refit: Annotated[bool, Parameter(negative="", help="Train anew at each origin.")] = False
-
-
 @app.command
 def backtest(
     data: Data,
     *,
-    roll: Roll = Roll(),
+    run: Annotated[File, Parameter(help="A saved run; without one a model is trained on the first part.")] = None,
+    horizon: Annotated[Text, Parameter(help="How far each forecast goes (default: half of the held-out span).")] = None,
+    origins: Annotated[int, Parameter(help="From how many origins.")] = 8,
+    start: Annotated[float, Parameter(help="The first origin, as a fraction of the time span.")] = 0.8,
+    refit: Annotated[bool, Parameter(negative="", help="Train anew at each origin.")] = False,
     reading: Reading = Reading(),
     settings: Settings = Settings(),
     key: Key = 0,
@@ -152,31 +163,28 @@ def backtest(
     Example: arcta backtest lynx.csv --time year --horizon 10
     """
     compilation_cache()
-    from ...task.backtest import backtest as run_backtest
-    from ...task.backtest import default_horizon
-    from ...task.fit import fit as train
-
-    if roll.run is not None:
-        fitted = load_run(roll.run)
+    if run is not None:
+        fitted = load_run(run)
         series = read_file(data, stored_options(fitted, reading), output.quiet).series
     else:
         configuration = settings.configuration(reading.settings())
         series = read_file(data, configuration, output.quiet).series
         options = {"key": key, "training": configuration.training, "progress": not output.quiet}
-        fitted = train(configuration.model, series, holdout=1 - roll.start, **options)
-    reach = duration(roll.horizon, fitted) if roll.horizon else default_horizon(series)
+        fitted = train(configuration.model, series, holdout=1 - start, **options)
+    reach = duration(horizon, fitted) if horizon else rolling.default_horizon(series)
     longest = max(series, key=len)
-    begin = longest.times[0] + roll.start * (longest.times[-1] - longest.times[0]) if len(series) == 1 else None
+    begin = longest.times[0] + start * (longest.times[-1] - longest.times[0]) if len(series) == 1 else None
 
     def again(part: list[Series]) -> Fit:
         return train(fitted.spec, part, key=key, training=fitted.training, progress=False)
 
-    refit = again if roll.refit else None
-    result = run_backtest(fitted, series, horizon=reach, start=begin, num_origins=roll.origins, refit=refit, key=key)
+    result = rolling.backtest(
+        fitted, series, horizon=reach, start=begin, num_origins=origins, refit=again if refit else None, key=key
+    )
     _tell(result, output)
 
 
-def _tell(result: Backtest, output: Table) -> None:
+def _tell(result: rolling.Backtest, output: Table) -> None:
     table = result.table.join(result.by_lead.add_prefix("rmse ")).rename_axis("method").reset_index()
     verdict = result.verdict()
     if output.as_json:

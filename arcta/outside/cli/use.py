@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import Parameter
 
-from .options import At, Key, Only, Output, Plot, Reading, Run, Samples, Table, app, stored_options
-from .terminal import choose, duration, grid_step, load_run, read_file, say, show, times_of, to_table, write_table
+from ...data.calendar import time_index
+from ...data.read import reading as read_data
+from ...data.series import Series
+from ...predict.forecast import InputTable, inputs_at
+from ...predict.prediction import QUANTILES
+from ...task.fitted import Fit
+from ..config import Configuration
+from .options import At, File, Key, Only, Output, Reading, Run, Samples, Table, Text, app, stored_options
+from .terminal import duration, grid, grid_step, load_run, read_file, say, show, times_of, to_table, write_table
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
-    from ...data.series import Series
-    from ...predict.prediction import Bands, Prediction
-    from ...task.fitted import Fit
-    from ..config import Configuration
-
-Horizon = Annotated[str | None, Parameter(help="How far, in the data's unit or with one: 48h, 10d.")]
-Every = Annotated[str | None, Parameter(help="The step between times (default: that of the data).")]
-FutureInputs = Annotated[Path | None, Parameter(help="A table with the time and the known inputs to come.")]
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class When:
-    """The times of a forecast."""
-
-    horizon: Horizon = None
-    at: At = None
-    every: Every = None
+Every = Annotated[Text, Parameter(help="The step between times (default: that of the data).")]
+FutureInputs = Annotated[File, Parameter(help="A table with the time and the known inputs to come.")]
 
 
 @Parameter(name="*")
@@ -43,31 +32,30 @@ class Drawing:
 
     samples: Samples = 256
     key: Key = 0
-    plot: Plot = None
+    plot: Annotated[File, Parameter(help="Draw it into this .png or .svg.")] = None
 
 
-def _on_the_models_clock(fitted: Fit, series: list[Series]) -> list[Series]:
-    return [item.on(fitted.layout.calendar, fitted.layout.time_unit) for item in series]
+def _series(fitted: Fit, path: Path, options: Configuration, quiet: bool) -> list[Series]:
+    """The series of a file, on the model's clock."""
+    found = read_file(path, options, quiet).series
+    return [item.on(fitted.layout.calendar, fitted.layout.time_unit) for item in found]
 
 
-def _times_ahead(fitted: Fit, item: Series, when: When) -> list[float] | np.ndarray:
-    """The times to forecast a series at."""
-    import numpy as np
-
-    if when.at is not None:
-        return times_of(when.at, fitted)
-    last, step = float(item.times[item.mask.any(axis=1)][-1]), grid_step(when.every, fitted)
-    reach = duration(str(when.horizon), fitted)
-    count = max(int(np.floor(reach / step + 1e-9)), 1)
-    return last + (np.arange(1, count + 1) * step if reach >= step else np.array([reach]))
+def _choose(series: list[Series], name: str | None) -> list[Series]:
+    chosen = [item for item in series if name in (None, item.name)]
+    if not chosen:
+        raise ValueError(f"there is no series '{name}'; known are {', '.join(item.name for item in series[:8])}.")
+    return chosen
 
 
 @app.command
 def forecast(
     run: Run,
     *,
-    when: When = When(),
-    given: Annotated[Path | None, Parameter(help="Forecast from this data instead; nothing is retrained.")] = None,
+    horizon: Annotated[Text, Parameter(help="How far, in the data's unit or with one: 48h, 10d.")] = None,
+    at: At = None,
+    every: Every = None,
+    given: Annotated[File, Parameter(help="Forecast from this data instead; nothing is retrained.")] = None,
     future_inputs: FutureInputs = None,
     only: Only = None,
     reading: Reading = Reading(),
@@ -78,23 +66,23 @@ def forecast(
 
     Example: arcta forecast run --horizon 48h --out forecast.csv
     """
-    from ...predict.prediction import QUANTILES
-
     fitted = load_run(run)
     options = stored_options(fitted, reading)
-    context = read_file(given, options, output.quiet).series if given is not None else fitted.context
-    context = _on_the_models_clock(fitted, choose(context, only))
-    if (when.horizon is None) == (when.at is None):
+    context = _choose(fitted.context if given is None else _series(fitted, given, options, output.quiet), only)
+    if (horizon is None) == (at is None):
         raise ValueError("forecast needs exactly one of --horizon and --at; write e.g. --horizon 10.")
-    times = {item.name: _times_ahead(fitted, item, when) for item in context}
+    if at is not None:
+        times = {item.name: times_of(at, fitted) for item in context}
+    else:
+        reach, step = duration(str(horizon), fitted), grid_step(every, fitted)
+        ends = {item.name: float(item.times[item.mask.any(axis=1)][-1]) for item in context}
+        times = {name: grid(end, reach, step)[1:] if reach >= step else [end + reach] for name, end in ends.items()}
     known = _future_inputs(fitted, future_inputs, options, context)
     levels = QUANTILES if drawing.plot is None else None  # paths are kept to be drawn, not for the table
     result = fitted.forecast(
         times, given=context, inputs=known, num_samples=drawing.samples, quantiles=levels, key=drawing.key
     )
-    predictions = cast(
-        "Mapping[str, Prediction | Bands]", result if isinstance(result, dict) else {context[0].name: result}
-    )
+    predictions = result if isinstance(result, dict) else {context[0].name: result}
     write_table(to_table(predictions), output.out, output.as_json)
     if drawing.plot is not None:
         item, first = context[0], predictions[context[0].name]
@@ -116,10 +104,8 @@ def _future_inputs(
             f"the model was trained with the inputs {', '.join(names)}, so a forecast needs them to come. Pass "
             f"--future-inputs FILE with the time and the columns {', '.join(names)}."
         )
-    from ...data.read import reading
-
     wanted = options.data._replace(inputs=(), channels=tuple(names), variable=None, value=None)
-    table = {item.name: item for item in reading(path, wanted).series}
+    table = {item.name: item for item in read_data(path, wanted).series}
     frames = {}
     for item in context:
         source = table.get(item.name) or (next(iter(table.values())) if len(table) == 1 else None)
@@ -128,9 +114,7 @@ def _future_inputs(
                 f"{path} has no future inputs for series '{item.name}'; it has {', '.join(list(table)[:5])}."
             )
         source = source.on(fitted.layout.calendar, fitted.layout.time_unit)
-        frame = source.to_frame()
-        frame.index = source.times
-        frames[item.name] = frame
+        frames[item.name] = source.to_frame().set_axis(source.times)
     return frames
 
 
@@ -138,8 +122,8 @@ def _future_inputs(
 def smooth(
     run: Run,
     *,
-    data: Annotated[Path | None, Parameter(help="Smooth this data instead of the training data.")] = None,
-    every: Annotated[str | None, Parameter(help="A regular grid of this step (super-resolution, gaps filled).")] = None,
+    data: Annotated[File, Parameter(help="Smooth this data instead of the training data.")] = None,
+    every: Annotated[Text, Parameter(help="A regular grid of this step (super-resolution, gaps filled).")] = None,
     at: At = None,
     only: Only = None,
     reading: Reading = Reading(),
@@ -150,20 +134,17 @@ def smooth(
 
     Example: arcta smooth run --every 1h --out smooth.csv
     """
-    import numpy as np
-
     fitted = load_run(run)
     options = stored_options(fitted, reading)
-    context = read_file(data, options, output.quiet).series if data is not None else fitted.context
+    context = _choose(fitted.context if data is None else _series(fitted, data, options, output.quiet), only)
     if every is not None and at is not None:
         raise ValueError("smooth takes one of --every and --at, not both. Leave one out.")
-    context = _on_the_models_clock(fitted, choose(context, only))
     predictions = {}
     for item in context:
         times = times_of(at, fitted) if at is not None else None
         if every is not None:
-            seen, step = item.times[item.mask.any(axis=1)], duration(every, fitted)
-            times = seen[0] + step * np.arange(int(np.floor((seen[-1] - seen[0]) / step + 1e-9)) + 1)
+            seen = item.times[item.mask.any(axis=1)]
+            times = grid(seen[0], seen[-1] - seen[0], duration(every, fitted))
         predictions[item.name] = fitted.smooth(item, times, num_samples=drawing.samples, key=drawing.key)
     write_table(to_table(predictions), output.out, output.as_json)
     if drawing.plot is not None:
@@ -186,15 +167,11 @@ def sample(
 
     Example: arcta sample run -n 10 --horizon 20 --out samples.csv
     """
-    import numpy as np
     import pandas as pd
 
-    from ...data.calendar import time_index
-    from ...predict.forecast import InputTable, inputs_at
-
     fitted = load_run(run)
-    layout, step = fitted.layout, grid_step(every, fitted)
-    times = layout.scaling.origin + step * np.arange(int(np.floor(duration(horizon, fitted) / step + 1e-9)) + 1)
+    layout = fitted.layout
+    times = grid(layout.scaling.origin, duration(horizon, fitted), grid_step(every, fitted))
     found = _future_inputs(fitted, future_inputs, stored_options(fitted, Reading()), fitted.context[:1])
     known = None if found is None else inputs_at(layout, cast(InputTable, next(iter(found.values()))), times)
     drawn = fitted.sample(times, inputs=known, num_samples=number, key=key)
@@ -209,11 +186,9 @@ def sample(
 @app.command
 def score(
     run: Run,
-    data: Annotated[
-        Path | None, Parameter(help="What came after the training data (default: what was held out).")
-    ] = None,
+    data: Annotated[File, Parameter(help="What came after the training data (default: what was held out).")] = None,
     *,
-    given: Annotated[Path | None, Parameter(help="The context to forecast from, if not the training data.")] = None,
+    given: Annotated[File, Parameter(help="The context to forecast from, if not the training data.")] = None,
     reading: Reading = Reading(),
     samples: Samples = 256,
     key: Key = 0,
@@ -228,12 +203,10 @@ def score(
         show(dict(fitted.score(num_samples=samples, key=key)), output.as_json)
         return
     options = stored_options(fitted, reading)
-    test = read_file(data, options, output.quiet).series
-    context = read_file(given, options, output.quiet).series if given is not None else None
-    if context is None and len(test) == 1 and len(fitted.context) == 1:
-        context = fitted.context
-    if context is not None and len(context) == len(test) == 1:
-        (before,), (after,) = _on_the_models_clock(fitted, context), _on_the_models_clock(fitted, test)
-        overlap = before.times[-1] >= after.times[0] > before.times[0]
-        context = [before.at_rows(before.times < after.times[0])] if overlap else [before]
+    test = _series(fitted, data, options, output.quiet)
+    context = fitted.context if given is None else _series(fitted, given, options, output.quiet)
+    if len(context) == len(test) == 1:
+        before, begin = context[0], test[0].times[0]
+        if before.times[-1] >= begin > before.times[0]:
+            context = [before.at_rows(before.times < begin)]
     show(dict(fitted.score(test, given=context, num_samples=samples, key=key)), output.as_json)
