@@ -18,7 +18,7 @@ import pytest
 
 import arcta
 from arcta.outside.cli import commands as cli
-from arcta.outside.cli.options import Settings
+from arcta.outside.cli.options import Settings, app
 from arcta.outside.config import load_configuration
 
 ZONE = "Europe/Berlin"
@@ -112,6 +112,13 @@ def test_fit_says_what_it_read_and_leaves_a_run(trained, capsys):
     assert any("empty" in note for note in stored["about"]["notes"])
     assert run("inspect", trained / "run") == 0
     assert "level [m]: real" in capsys.readouterr().out
+
+
+def test_values_that_mean_missing_may_be_negative_and_end_at_the_next_option():
+    line = ["fit", "x.csv", "--missing", "-999", "NA", "-1e3", "--time-unit", "s", "--steps", "5"]
+    given = app.parse_args(line)[1].arguments
+    assert given["reading"].settings() == {"data.missing": [-999.0, "NA", -1000.0], "data.time_unit": "s"}
+    assert given["settings"].steps == 5
 
 
 @pytest.mark.parametrize("kind", KINDS)

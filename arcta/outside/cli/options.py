@@ -31,7 +31,6 @@ Samples = Annotated[int, Parameter(help="The number of sample paths.")]
 Only = Annotated[str | None, Parameter(help="One series of several, by name.")]
 At = Annotated[str | None, Parameter(help="Times: 1,2,3 or a file with one in each line.")]
 Words = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
-Hyphened = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="", allow_leading_hyphen=True)]
 Text = str | None
 File = Path | None
 
@@ -45,7 +44,7 @@ class Reading:
     series: Annotated[Text, Parameter(help="The column that tells several series apart.")] = None
     inputs: Annotated[Words, Parameter(help="Columns that are known inputs u(t).")] = None
     channels: Annotated[Words, Parameter(help="The columns to model.")] = None
-    missing: Annotated[Hyphened, Parameter(help="Values that mean missing, e.g. -999.")] = None
+    missing: Annotated[Words, Parameter(help="Values that mean missing, e.g. -999.")] = None
     decimal: Annotated[Text, Parameter(help="The decimal mark of a text file.")] = None
     delimiter: Annotated[Text, Parameter(help="The mark between columns of a text file.")] = None
     time_zone: Annotated[Text, Parameter(help="The zone of dates that do not say theirs.")] = None
