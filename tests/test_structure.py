@@ -22,7 +22,7 @@ bound.quadrature bound.residual bound.elbo bound.objective
 model.spec model.survey model.reading model.build model.start
 training.settings training.progress training.loop training.ensemble training.parallel training.checkpoint training.recorder
 training.prepare
-predict.solve predict.figures predict.prediction predict.forecast predict.smooth predict.sample predict.metrics predict.classical
+predict.solve predict.figures predict.prediction predict.forecast predict.smooth predict.metrics predict.classical
 task.use task.validation task.run task.fitted task.train task.fit task.backtest
 rivals.solved rivals.baselines
 outside.page outside.report outside.config outside.demo outside.study

@@ -14,18 +14,16 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from ..data.series import Series
 
 
 class Smoothed(NamedTuple):
-    """What a Kalman smoother knows: means and covariances by time, the filter's last state, cov(z_{k+1}, z_k)."""
+    """What a Kalman smoother knows: means and covariances by time, and cov(z_{k+1}, z_k)."""
 
     mean: Float[np.ndarray, "n size"]
     covariance: Float[np.ndarray, "n size size"]
-    last_mean: Float[np.ndarray, " size"]
-    last_covariance: Float[np.ndarray, "size size"]
     cross: Float[np.ndarray, "n_less_1 size size"]
 
 
@@ -58,9 +56,8 @@ def kalman_smoother(
         P = 0.5 * (P + P.T)
         m = m + P @ (weighted @ (np.where(mask[k], values[k], 0.0) - read_out @ m))
         filtered.append((m, P))
-    last = filtered[-1]
-    means, covariances, cross = np.empty((n, size)), np.empty((n, size, size)), np.empty((max(n - 1, 0), size, size))
-    means[-1], covariances[-1] = m, P = last
+    means, covariances, cross = np.empty((n, size)), np.empty((n, size, size)), np.empty((n - 1, size, size))
+    means[-1], covariances[-1] = m, P
     for k in range(n - 2, -1, -1):
         m_f, P_f = filtered[k]
         m_p, P_p = predicted[k + 1]
@@ -68,7 +65,7 @@ def kalman_smoother(
         cross[k] = P @ gain.T
         m, P = m_f + gain @ (m - m_p), P_f + gain @ (P - P_p) @ gain.T
         means[k], covariances[k] = m, P
-    return Smoothed(means, covariances, last[0], last[1], cross)
+    return Smoothed(means, covariances, cross)
 
 
 # Regular grids -------------------------------------------------------------------------------------------------------
@@ -81,21 +78,21 @@ class Grid(NamedTuple):
     step: float
     values: Float[np.ndarray, "n channels"]
 
-    def cells(self, times: Float[np.ndarray, " n"]) -> np.ndarray:
-        return np.rint((times - self.start) / self.step).astype(int)
+    def steps_ahead(self, times: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """How many cells after the last one, at least none."""
+        return np.maximum(np.rint((times - self.start) / self.step).astype(int) - (len(self.values) - 1), 0)
 
 
 def to_grid(series: Series, step: float, max_rows: int = 2000) -> Grid:
     """The last `max_rows` cells of a series."""
-    seen = series.mask.any(axis=1)
-    last = series.times[seen][-1]
-    start = max(series.times[seen][0], last - (max_rows - 1) * step)
-    start = last - np.floor((last - start) / step + 1e-6) * step
+    seen = series.times[series.mask.any(axis=1)]
+    span = seen[-1] - max(seen[0], seen[-1] - (max_rows - 1) * step)
+    count = int(np.floor(span / step + 1e-6)) + 1
+    start = seen[-1] - (count - 1) * step
     rows = series.times >= start - 0.5 * step
     cell = np.rint((series.times[rows] - start) / step).astype(int)
-    count = int(np.rint((last - start) / step)) + 1
     inside = (cell >= 0) & (cell < count)
-    total, number = np.zeros((count, len(series.channels))), np.zeros((count, len(series.channels)))
+    total, number = np.zeros((2, count, len(series.channels)))
     np.add.at(total, cell[inside], series.values[rows][inside])
     np.add.at(number, cell[inside], series.mask[rows][inside])
     return Grid(float(start), step, np.where(number > 0, total / np.maximum(number, 1), np.nan))
@@ -120,8 +117,7 @@ def typical_step(data: Sequence[Series]) -> float:
 def season(data: Sequence[Series]) -> float | None:
     """The period of the strongest repeat: the first high peak of the autocorrelation after its first dip below zero."""
     step = typical_step(data)
-    longest = max(data, key=lambda item: len(item))
-    x = _filled(to_grid(longest, step, 20_000).values)
+    x = _filled(to_grid(max(data, key=len), step, 20_000).values)
     n = len(x)
     if n < 16:
         return None
@@ -129,15 +125,13 @@ def season(data: Sequence[Series]) -> float | None:
     power = np.abs(np.fft.rfft(x, 2 * n, axis=0)) ** 2
     scale = np.maximum(np.var(x, axis=0) * n, 1e-300)
     correlation = np.mean(np.fft.irfft(power, axis=0)[:n] / scale, axis=1) * n / (n - np.arange(n))
-    below = np.flatnonzero(correlation < 0)
-    if not len(below):
-        return None
-    part = correlation[below[0] : n // 2]
-    if len(part) < 3:
+    dip = np.argmax(correlation < 0)
+    part = correlation[dip : n // 2]
+    if correlation[dip] >= 0 or len(part) < 3:
         return None
     peaks = np.flatnonzero((part[1:-1] >= part[:-2]) & (part[1:-1] > part[2:])) + 1
     high = [p for p in peaks if part[p] > max(0.3, 0.8 * part[peaks].max())]
-    return float((below[0] + high[0]) * step) if high else None
+    return float((dip + high[0]) * step) if high else None
 
 
 # Forecasters: fit(train) → forecast(context, times) → (mean, standard deviation) --------------------------------------
@@ -186,15 +180,13 @@ def last_season(train: Sequence[Series]) -> Forecaster | None:
     mean, spread = _moments(train)
 
     def before(context: Series, times: np.ndarray) -> np.ndarray:
-        result = np.empty((len(times), len(mean)))
+        result = np.tile(mean, (len(times), 1))
         for c in range(len(mean)):
             seen = context.mask[:, c]
             t, x = context.times[seen], context.values[seen, c]
-            if not len(t):
-                result[:, c] = mean[c]
-                continue
-            back = times - period * np.ceil(np.maximum(times - t[-1], 0) / period)
-            result[:, c] = np.interp(back, t, x)
+            if len(t):
+                back = times - period * np.ceil(np.maximum(times - t[-1], 0) / period)
+                result[:, c] = np.interp(back, t, x)
         return result
 
     errors = []
@@ -210,9 +202,14 @@ def last_season(train: Sequence[Series]) -> Forecaster | None:
     return lambda context, times: (before(context, times), np.tile(scatter, (len(times), 1)))
 
 
+def _lags(x: np.ndarray, count: int) -> np.ndarray:
+    """Each row beside the ones before it, the latest first."""
+    return np.concatenate([x[count - 1 - p : len(x) - p] for p in range(count)], axis=1)
+
+
 def _autoregression(rows: Sequence[np.ndarray], order: int, ridge: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Coefficients (order·channels, channels) of standardised rows, and design and target they were fitted on."""
-    lagged = [np.concatenate([x[order - p - 1 : len(x) - p - 1] for p in range(order)], axis=1) for x in rows]
+    lagged = [_lags(x[:-1], order) for x in rows]
     design, target = np.concatenate(lagged), np.concatenate([x[order:] for x in rows])
     gram = design.T @ design + ridge * len(design) * np.eye(design.shape[1])
     return np.linalg.solve(gram, design.T @ target), design, target
@@ -227,18 +224,17 @@ def vector_autoregression(train: Sequence[Series]) -> Forecaster | None:
     if not rows:
         return None
     heads = [x[: int(0.8 * len(x))] for x in rows]
-    best, choice = np.inf, (1, 1e-2)
-    for order in (1, 2, 4, 8):
-        if any(len(x) <= 2 * order + 2 for x in heads) or order * len(mean) > 400:
-            continue
-        for ridge in (1e-3, 1e-2, 1e-1):
-            coefficients, *_ = _autoregression(heads, order, ridge)
-            tails = [x[int(0.8 * len(x)) - order :] for x in rows]
-            _, design, target = _autoregression(tails, order, ridge)
-            error = float(np.mean((design @ coefficients - target) ** 2))
-            if error < best:
-                best, choice = error, (order, ridge)
-    order, ridge = choice
+
+    def held_out_error(order: int, ridge: float) -> float:
+        coefficients, *_ = _autoregression(heads, order, ridge)
+        tails = [x[len(head) - order :] for x, head in zip(rows, heads, strict=True)]
+        _, design, target = _autoregression(tails, order, ridge)
+        return float(np.mean((design @ coefficients - target) ** 2))
+
+    shortest = min(len(x) for x in heads)
+    orders = [order for order in (1, 2, 4, 8) if 2 * order + 2 < shortest and order * len(mean) <= 400]
+    choices = [(order, ridge) for order in orders for ridge in (1e-3, 1e-2, 1e-1)]
+    order, ridge = min(choices, key=lambda choice: held_out_error(*choice), default=(1, 1e-2))
     coefficients, design, target = _autoregression(rows, order, ridge)
     noise = (target - design @ coefficients).std(axis=0)
 
@@ -246,7 +242,7 @@ def vector_autoregression(train: Sequence[Series]) -> Forecaster | None:
         grid = to_grid(context, step, 4 * order + 8)
         past = _filled((grid.values - mean) / spread)
         past = np.concatenate([np.zeros((max(order - len(past), 0), len(mean))), past])
-        ahead = np.maximum(grid.cells(times) - (len(grid.values) - 1), 0)
+        ahead = grid.steps_ahead(times)
         rng = np.random.default_rng(0)
         state = np.tile(past[-order:][::-1].reshape(1, -1), (65, 1))  # path 0 carries the mean
         paths = [state[:, : len(mean)]]
@@ -254,7 +250,7 @@ def vector_autoregression(train: Sequence[Series]) -> Forecaster | None:
             kicks = noise * rng.standard_normal((65, len(mean)))
             kicks[0] = 0
             fresh = np.clip(state @ coefficients + kicks, -20, 20)
-            state = np.concatenate([fresh, state[:, : -len(mean)]], axis=1) if order > 1 else fresh
+            state = np.concatenate([fresh, state[:, : -len(mean)]], axis=1)
             paths.append(fresh)
         chosen = np.stack(paths)[ahead]
         return mean + spread * chosen[:, 0], spread * np.maximum(chosen[:, 1:].std(axis=1), 1e-6)
@@ -270,10 +266,11 @@ class StateSpace(NamedTuple):
     C: Float[np.ndarray, "channels size"]
     R: Float[np.ndarray, " channels"]
 
-    def smooth(self, x: Float[np.ndarray, "n channels"], mask: Bool[np.ndarray, "n channels"]) -> Smoothed:
-        steps, size = max(len(x) - 1, 0), len(self.A)
-        A, Q = (np.broadcast_to(matrix, (steps, *matrix.shape)) for matrix in (self.A, self.Q))
-        return kalman_smoother(A, Q, self.C, self.R, np.zeros(size), np.eye(size), x, mask)
+    def smooth(self, x: Float[np.ndarray, "n channels"]) -> Smoothed:
+        """The states behind the values on a grid, NaN where there are none."""
+        size = len(self.A)
+        A, Q = (np.broadcast_to(matrix, (len(x) - 1, size, size)) for matrix in (self.A, self.Q))
+        return kalman_smoother(A, Q, self.C, self.R, np.zeros(size), np.eye(size), x, np.isfinite(x))
 
     def ahead(self, m: np.ndarray, P: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of x now and after each of some steps, from z ~ N(m, P)."""
@@ -293,8 +290,7 @@ def _first_state_space(filled: Sequence[np.ndarray], size: int) -> StateSpace:
         C, scores = vectors.T, [x @ vectors.T for x in filled]
     else:
         lags = -(-size // channels)
-        stacked = (np.concatenate([x[lags - 1 - p : len(x) - p] for p in range(lags)], axis=1) for x in filled)
-        C, scores = np.eye(channels, size), [x[:, :size] for x in stacked]
+        C, scores = np.eye(channels, size), [_lags(x, lags)[:, :size] for x in filled]
     before, after = np.concatenate([z[:-1] for z in scores]), np.concatenate([z[1:] for z in scores])
     A = np.linalg.solve(before.T @ before + 1e-3 * len(before) * np.eye(size), before.T @ after).T
     return StateSpace(A, np.diag((after - before @ A.T).var(axis=0) + 1e-3), C, np.full(channels, 0.1))
@@ -309,7 +305,7 @@ def _improve(model: StateSpace, grids: Sequence[np.ndarray]) -> StateSpace:
     for g in grids:
         mask = np.isfinite(g)
         x = np.where(mask, g, 0.0)
-        s = model.smooth(x, mask)
+        s = model.smooth(g)
         second = s.covariance + s.mean[:, :, None] * s.mean[:, None, :]
         zz_before, zz_after = zz_before + second[:-1].sum(axis=0), zz_after + second[1:].sum(axis=0)
         cross = cross + s.cross.sum(axis=0) + s.mean[1:].T @ s.mean[:-1]
@@ -338,11 +334,9 @@ def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Fore
 
     def forecast(context: Series, times: np.ndarray) -> Forecast:
         grid = to_grid(context, step, 300)
-        g = (grid.values - mean) / spread
-        mask = np.isfinite(g)
-        s = model.smooth(np.where(mask, g, 0.0), mask)
-        ahead = np.maximum(grid.cells(times) - (len(g) - 1), 0)
-        means, variances = model.ahead(s.last_mean, s.last_covariance, int(ahead.max()))
+        s = model.smooth((grid.values - mean) / spread)
+        ahead = grid.steps_ahead(times)
+        means, variances = model.ahead(s.mean[-1], s.covariance[-1], int(ahead.max()))
         return mean + spread * means[ahead], spread * np.sqrt(variances[ahead])
 
     return forecast

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,15 +51,14 @@ def draw_bands(
     times: Any,
     mean: Float[np.ndarray, " n"],
     bands: Sequence[tuple[float, Float[np.ndarray, " n"], Float[np.ndarray, " n"]]],
-    paths: Float[np.ndarray, "k n"] | None = None,
+    paths: Iterable[Float[np.ndarray, " n"]],
 ) -> None:
     """A mean, central bands (coverage, low, high) from wide to narrow, and a few sample paths."""
     for coverage, low, high in sorted(bands, key=lambda band: -band[0]):
         shade = 0.18 if coverage > 0.7 else 0.3
         axis.fill_between(times, low, high, color=ACCENT, alpha=shade, linewidth=0, label=f"{coverage:.0%} band")
-    if paths is not None:
-        for i, sample in enumerate(paths):
-            axis.plot(times, sample, color=ACCENT, linewidth=0.6, alpha=0.8, label="sample paths" if i == 0 else None)
+    for i, sample in enumerate(paths):
+        axis.plot(times, sample, color=ACCENT, linewidth=0.6, alpha=0.8, label="sample paths" if i == 0 else None)
     axis.plot(times, mean, color=ACCENT, linewidth=1.8, label="mean")
     short_dates(axis, times)
 
@@ -74,23 +73,20 @@ def loss_curves(history: Sequence[Mapping[str, int | float]]) -> Figure:
     validated = any("validation" in row for row in history)
     figure, axes = new_figure(1, 3 if validated else 2, width=11.0 if validated else 8.0, height=2.8)
     steps = [row["step"] for row in history]
-    fit, kl = axes[0][0], axes[0][1]
+    fit, kl = axes[0, :2]
     fit.plot(steps, [row["log_likelihood"] for row in history], color=ACCENT, linewidth=1.5)
-    fit.set_title("log-likelihood [nats]", fontsize=10)
     for name, color in (("path_kl", SECOND), ("initial_kl", MUTED), ("parameter_kl", INK)):
-        kl.plot(
-            steps, [max(row[name], 1e-3) for row in history], color=color, linewidth=1.5, label=name.replace("_", " ")
-        )
-    kl.set_yscale("log")
-    kl.set_title("KL terms [nats]", fontsize=10)
+        values = [max(row[name], 1e-3) for row in history]
+        kl.plot(steps, values, color=color, linewidth=1.5, label=name.replace("_", " "))
     kl.legend(frameon=False, fontsize=8)
     if validated:
         points = [(row["step"], row["validation"]) for row in history if "validation" in row]
-        axes[0][2].plot(*zip(*points, strict=True), "o-", color=ACCENT, markersize=3, linewidth=1.5)
-        axes[0][2].set_yscale("log")
-        axes[0][2].set_title("validation error of the forecast", fontsize=10)
-    for axis in axes.flat:
+        axes[0, 2].plot(*zip(*points, strict=True), "o-", color=ACCENT, markersize=3, linewidth=1.5)
+    titles = ("log-likelihood [nats]", "KL terms [nats]", "validation error of the forecast")
+    for i, axis in enumerate(axes[0]):
+        axis.set_title(titles[i], fontsize=10)
         axis.set_xlabel("step", fontsize=9)
+        axis.set_yscale("log" if i else "linear")
     return figure
 
 
@@ -106,30 +102,20 @@ def phase_portrait(
 
     **Arguments:** `fields` maps a title to a function of points `(n, 2)` that returns their velocities.
     """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
     x, y = np.meshgrid(np.linspace(low[0], high[0], 25), np.linspace(low[1], high[1], 25))
     grid = np.stack([x.ravel(), y.ravel()], axis=1)
     velocities = {title: np.asarray(field(grid)).reshape(*x.shape, 2) for title, field in fields.items()}
-    top = max(float(np.linalg.norm(v, axis=-1).max()) for v in velocities.values())
-    from matplotlib.cm import ScalarMappable
-
+    speeds = {title: np.linalg.norm(v, axis=-1) for title, v in velocities.items()}
+    scale = ScalarMappable(Normalize(0, max(speed.max() for speed in speeds.values())), "viridis")
     figure, axes = new_figure(1, len(fields), width=4.6 * len(fields), height=4.0)
     for axis, (title, v) in zip(axes[0], velocities.items(), strict=True):
-        speed = np.linalg.norm(v, axis=-1)
-        axis.streamplot(
-            x,
-            y,
-            v[..., 0],
-            v[..., 1],
-            color=speed,
-            cmap="viridis",
-            norm=_scale(top),
-            density=1.1,
-            linewidth=1,
-            arrowsize=0.8,
-        )
+        colors = {"color": speeds[title], "cmap": scale.cmap, "norm": scale.norm}
+        axis.streamplot(x, y, *np.moveaxis(v, -1, 0), **colors, density=1.1, linewidth=1, arrowsize=0.8)
         axis.plot(points[:, 0], points[:, 1], ".", color=SECOND, markersize=2, alpha=0.6)
         axis.set(title=title, xlabel=names[0], ylabel=names[1], xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-    scale = ScalarMappable(_scale(top), "viridis")
     figure.colorbar(scale, ax=axes[0].tolist(), label="speed", shrink=0.85)
     return figure
 
@@ -178,9 +164,8 @@ def drift_curve(
     axis.axhline(0, color=MUTED, linewidth=1)
     axis.fill_between(z, rate - spread, rate + spread, color=ACCENT, alpha=0.15, linewidth=0, label="± diffusion")
     axis.plot(z, rate, color=ACCENT, linewidth=1.8, label="drift")
-    axis.plot(
-        visited, np.full(len(visited), axis.get_ylim()[0]), "|", color=SECOND, markersize=8, alpha=0.3, rasterized=True
-    )
+    ground = np.full(len(visited), axis.get_ylim()[0])
+    axis.plot(visited, ground, "|", color=SECOND, markersize=8, alpha=0.3, rasterized=True)
     axis.set(xlabel=names[0], ylabel=names[1])
     axis.legend(frameon=False, fontsize=8)
     return figure
@@ -213,9 +198,3 @@ def frame_strip(rows: Mapping[str, np.ndarray], titles: Sequence[str]) -> Figure
                 axis.set_title(titles[i], fontsize=8)
         line[0].set_ylabel(name, fontsize=9)
     return figure
-
-
-def _scale(top: float) -> Any:
-    from matplotlib.colors import Normalize
-
-    return Normalize(0, top)

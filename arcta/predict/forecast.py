@@ -1,6 +1,7 @@
-"""Forecast: from the posterior at the last observation of a context, along the prior SDE, through the decoder.
+"""Along the prior SDE and through the decoder: `forecast` from the posterior at the last observation of a context, `sample`
+from the prior.
 
-z(t_N) ~ q(z(t_N) | last window),   θ ~ q(θ),   dz = f dt + √q dβ,   x ~ p(x | z)
+    z(t_N) ~ q(z(t_N) | last window)   or   z(t₀) ~ p(z0);        θ ~ q(θ),   dz = f dt + √q dβ,   x ~ p(x | z)
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..data.series import Series
 from ..data.windows import Window, last_window
@@ -50,11 +51,13 @@ class Sampling(NamedTuple):
 
 
 @eqx.filter_jit
-def start_states(
-    model: AbstractGenerative, window: Window, node: Int[Array, ""], num_samples: int, key: PRNGKeyArray
+def prior_states(
+    model: AbstractGenerative, num_samples: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "samples latent"], Draw]:
-    """The model's `states_at`, compiled."""
-    return model.states_at(window, node, num_samples, key=key)
+    """Draws of z0 ~ p(z0), and with each one of the parameters."""
+    state_key, draw_key = jax.random.split(key)
+    initial = jax.vmap(lambda k: model.initial.sample(key=k))(jax.random.split(state_key, num_samples))
+    return initial, model.draws(num_samples, key=draw_key)
 
 
 def input_knots(
@@ -103,8 +106,7 @@ def inputs_at(layout: DataLayout, table: InputTable, times: ArrayLike) -> Float[
         raise ValueError(f"future inputs must be known at every time; '{name}' is missing at {when}. Fill it in.")
     slack = 1e-9 * max(abs(ahead[-1]), 1.0)
     if known[-1] < ahead[-1] - slack:
-        end = layout.calendar.show(known[-1]) if layout.calendar else f"{known[-1]:g}"
-        asked = layout.calendar.show(ahead[-1]) if layout.calendar else f"{ahead[-1]:g}"
+        end, asked = (layout.calendar.show(t) if layout.calendar else f"{t:g}" for t in (known[-1], ahead[-1]))
         raise ValueError(
             f"future inputs ({', '.join(layout.input_names)}) end at {end}; the forecast goes to {asked}. Give them up to "
             "there, or forecast less far."
@@ -112,14 +114,11 @@ def inputs_at(layout: DataLayout, table: InputTable, times: ArrayLike) -> Float[
     return np.stack([np.interp(ahead, known, values[:, i]) for i in range(values.shape[1])], axis=1)
 
 
-def start_node(window: Window, series: Series, last: float, origin: float | None) -> int:
-    """The row of `window` that a forecast starts from: the last node, or the observation at `origin`."""
-    final = int(window.last_node())
-    if origin is None:
-        return final
-    rows = series.times[series.mask.any(axis=1)][-(final + 1) :]
+def start_node(window: Window, series: Series, origin: float) -> int:
+    """The row of the last `window` of a series that holds the observation at `origin`."""
+    rows = series.times[series.mask.any(axis=1)][-(int(window.last_node()) + 1) :]
     nearest = int(np.argmin(np.abs(rows - origin)))
-    if abs(rows[nearest] - origin) > 1e-9 * max(abs(last), 1.0):
+    if abs(rows[nearest] - origin) > 1e-9 * max(abs(rows[-1]), 1.0):
         raise ValueError(
             f"origin must be the time of an observation among the last {len(rows)} of '{series.name}'; got {origin:g}, the "
             f"nearest is {rows[nearest]:g}. Use that, or leave origin out."
@@ -143,15 +142,13 @@ def forecast(
     if sampling.num_samples < 1:
         raise ValueError(f"num_samples must be at least 1; got {sampling.num_samples}. 256 gives usable 90 % bands.")
     ahead, scaling = check_times(times, layout.calendar), layout.scaling
-    last = float(series.times[series.mask.any(axis=1)][-1])
+    start = float(series.times[series.mask.any(axis=1)][-1]) if origin is None else origin
     window = last_window(series, scaling, layout.window_shape(model))
-    node = start_node(window, series, last, origin)
-    if origin is not None:
-        # Nodes near the end do not see the whole look-ahead; they would only blur a state that does.
-        informed = np.arange(len(window.node)) <= max(node, int(window.last_node()) - window.lookahead)
-        window = eqx.tree_at(lambda w: w.node, window, window.node & informed)
-    start = last if origin is None else origin
-    if ahead[0] < start or (origin is None and ahead[0] == last):
+    node = start_node(window, series, start)
+    # Nodes near the end do not see the whole look-ahead; they would only blur an earlier state that does.
+    informed = np.arange(len(window.node)) <= max(node, int(window.last_node()) - window.lookahead)
+    window = eqx.tree_at(lambda w: w.node, window, window.node & informed)
+    if ahead[0] < start or (origin is None and ahead[0] == start):
         raise ValueError(
             f"a forecast goes forward from the last observation of '{series.name}' at t={start:g}; got t={ahead[0]:g}. "
             "Ask for later times, or use smooth for times inside the data."
@@ -160,6 +157,28 @@ def forecast(
     grids = make_grids(scaling.times(start), (ahead - start) / scaling.time_scale, sampling.step(layout), *knots)
     start_key, path_key, decode_key = jax.random.split(key, 3)
     window = jax.tree.map(jnp.asarray, window)
-    initial, draws = start_states(model, window, jnp.asarray(node), sampling.num_samples, start_key)
+    initial, draws = eqx.filter_jit(model.states_at)(window, jnp.asarray(node), sampling.num_samples, key=start_key)
     pieces = walk(model, draws, initial, grids, key=path_key)
     return predict(model, layout, series.name, ahead, pieces, draws, quantiles=sampling.quantiles, key=decode_key)
+
+
+def sample(
+    model: AbstractGenerative,
+    layout: DataLayout,
+    times: ArrayLike,
+    *,
+    inputs: ArrayLike | None = None,
+    sampling: Sampling = Sampling(10),
+    key: PRNGKeyArray,
+) -> Prediction | Bands:
+    """New trajectories at `times`; the first of them is when the initial state holds."""
+    asked, scaling = check_times(times, layout.calendar), layout.scaling
+    if sampling.num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1; got {sampling.num_samples}. Ask for one trajectory or more.")
+    start = float(asked[0])
+    knots = input_knots(layout, None, start, asked, inputs)
+    grids = make_grids(scaling.times(start), (asked - start) / scaling.time_scale, sampling.step(layout), *knots)
+    start_key, path_key, decode_key = jax.random.split(key, 3)
+    initial, draws = prior_states(model, sampling.num_samples, start_key)
+    pieces = walk(model, draws, initial, grids, key=path_key)
+    return predict(model, layout, "sample", asked, pieces, draws, quantiles=sampling.quantiles, key=decode_key)

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 QUANTILES = (0.05, 0.5, 0.95)
 
 
+def _plain_times(times: np.ndarray, calendar: Calendar | None) -> np.ndarray | pd.DatetimeIndex:
+    """Times as plots and xarray take them: numbers, or dates without their zone."""
+    return calendar.dates(times).tz_localize(None) if calendar else times
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Bands:
     """Mean, standard deviation and some quantiles of x over time, noise included: a prediction whose paths were not kept."""
@@ -86,27 +91,21 @@ class Bands:
         if unknown:
             raise ValueError(f"there is no channel '{unknown[0]}'; the channels are {', '.join(self.channels[:8])}.")
         figure, axes = new_figure(len(shown))
-        pairs = {low: high for low in self.levels for high in self.levels if low < 0.5 and abs(low + high - 1) < 1e-9}
+        pairs = [(p, q) for p in self.levels for q in self.levels if p < 0.5 and abs(p + q - 1) < 1e-9]
         for axis, name in zip(axes[:, 0], shown, strict=True):
             i = self.channels.index(name)
             for series, color, title in ((context, MUTED, "given"), (truth, SECOND if context else INK, "observed")):
                 if series is not None:
                     seen = series.mask[:, i]
-                    points = self._shown(series.times[seen])
+                    points = _plain_times(series.times[seen], self.calendar)
                     draw_points(axis, points, series.values[seen, i], color=color, name=title)
-            bands = [
-                (high - low, self.levels[low][:, i], self.levels[high][:, i]) for low, high in sorted(pairs.items())
-            ]
-            drawn = np.zeros((0, len(self.times))) if paths is None else paths[:, :, i]
-            draw_bands(axis, self._shown(self.times), self.mean[:, i], bands, drawn)
+            bands = [(q - p, self.levels[p][:, i], self.levels[q][:, i]) for p, q in pairs]
+            drawn = [] if paths is None else paths[:, :, i]
+            draw_bands(axis, _plain_times(self.times, self.calendar), self.mean[:, i], bands, drawn)
             axis.set_ylabel(label(name, self.units[i]))
         axes[0, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
         axes[-1, 0].set_xlabel("" if self.calendar else label("time", self.time_unit))
         return figure
-
-    def _shown(self, times: np.ndarray) -> np.ndarray | pd.DatetimeIndex:
-        """Times as a plot shows them."""
-        return self.calendar.dates(times).tz_localize(None) if self.calendar else times
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -181,7 +180,6 @@ class Prediction:
             import xarray as xr
         except ImportError:
             raise ValueError("to_xarray needs xarray. Install it: pip install 'arcta[xarray]'.") from None
-        times = self.calendar.dates(self.times).tz_localize(None) if self.calendar else self.times
         dims = ("sample", "time", "channel")
         return xr.Dataset(
             {
@@ -189,7 +187,7 @@ class Prediction:
                 "signal": (dims, self.signal),
                 "states": (("sample", "time", "axis"), self.states),
             },
-            coords={"time": np.asarray(times), "channel": list(self.channels)},
+            coords={"time": np.asarray(_plain_times(self.times, self.calendar)), "channel": list(self.channels)},
             attrs={"series": self.name, "time_unit": self.time_unit},
         )
 
@@ -230,10 +228,9 @@ def _decode(
 def _mixture_log_density(model: AbstractGenerative, outputs: Array, draws: Draw, values: Array) -> Array:
     """log (1/K) Σ_k p(x | path k), for each entry of `values` (n, channels)."""
 
-    def one(output: Array, draw: Draw) -> Array:
-        return jax.vmap(lambda x, o: model.likelihood.log_density(x, o, draw.likelihood))(values, output)
-
-    return jax.scipy.special.logsumexp(jax.vmap(one)(outputs, draws), axis=0) - np.log(len(outputs))
+    over_times = jax.vmap(model.likelihood.log_density, in_axes=(0, 0, None))
+    densities = jax.vmap(over_times, in_axes=(None, 0, 0))(values, outputs, draws.likelihood)
+    return jax.scipy.special.logsumexp(densities, axis=0) - np.log(len(outputs))
 
 
 def predict(
@@ -270,15 +267,13 @@ def predict(
         return Bands(name, np.asarray(times), mean[0], std[0], dict(zip(quantiles, levels, strict=True)), *about)
 
     def log_density(values: np.ndarray) -> np.ndarray:
-        width = sum(output.shape[1] for output in outputs)
-        scaled = np.zeros((width, values.shape[1]))
-        scaled[: len(times)] = scaling.values(values)
-        parts = np.split(scaled, np.cumsum([output.shape[1] for output in outputs])[:-1])
+        ends = np.cumsum([output.shape[1] for output in outputs])
+        padded = np.pad(scaling.values(values), ((0, ends[-1] - len(times)), (0, 0)))
         found = [
             _mixture_log_density(model, output, draws, jnp.asarray(part, output.dtype))
-            for output, part in zip(outputs, parts, strict=True)
+            for output, part in zip(outputs, np.split(padded, ends[:-1]), strict=True)
         ]
-        return np.concatenate([np.asarray(part) for part in found])[: len(times)] - np.log(scaling.scale)
+        return np.concatenate(found)[: len(times)] - np.log(scaling.scale)
 
     observations, signal, states = joined
     states = scaling.undo(states) if model.decoder.in_data_coordinates else states
@@ -292,13 +287,11 @@ def mix(parts: Sequence[Prediction]) -> Prediction:
     order = np.argsort(np.concatenate([np.arange(len(part.signal)) for part in parts]), kind="stable")
     owner = np.repeat(np.arange(len(parts)), [len(part.signal) for part in parts])[order]
 
-    def joined(name: str) -> np.ndarray:
-        return np.concatenate([getattr(part, name) for part in parts])[order]
-
     def log_density(values: np.ndarray) -> np.ndarray:
         return np.logaddexp.reduce([part.log_density(values) for part in parts], axis=0) - np.log(len(parts))
 
-    arrays = {name: joined(name) for name in ("observations", "signal", "states")}
+    names = ("observations", "signal", "states")
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts])[order] for name in names}
     return dataclasses.replace(parts[0], **arrays, _log_density=log_density, member=owner)
 
 

@@ -37,9 +37,7 @@ class Grid(eqx.Module):
 
 def padded_length(count: int) -> int:
     """The next of 32, 48, 64, 96, 128, …: few lengths, so that asking for other times seldom compiles anew."""
-    power = 32
-    while power < count:
-        power *= 2
+    power = 1 << max(count - 1, 31).bit_length()
     return 3 * power // 4 if 3 * power // 4 >= max(count, 32) else power
 
 
@@ -54,29 +52,25 @@ def make_grids(
 
     Times and knots are padded to `padded_length`: the last time is repeated, which takes no step.
     """
-    more = padded_length((len(times) - 1) % STRETCH + 1) - ((len(times) - 1) % STRETCH + 1)
-    times = np.concatenate([times, np.repeat(times[-1:], more)])
+    in_last = (len(times) - 1) % STRETCH + 1
+    times = np.pad(times, (0, padded_length(in_last) - in_last), mode="edge")
     before = np.concatenate([[0.0], times[:-1]])
     substeps = np.ceil((times - before) / max_step - 1e-6).astype(np.int32)
     if inputs.shape[1]:
         more = padded_length(len(input_times)) - len(input_times)
         input_times = np.concatenate([input_times, input_times[-1] + np.arange(1.0, more + 1)])
-        inputs = np.concatenate([inputs, np.repeat(inputs[-1:], more, axis=0)])
-    real = jnp.asarray(0.0).dtype
-    return [
-        Grid(
-            jnp.asarray(start, real),
-            jnp.asarray(before[first], real),
-            jnp.asarray(times[first : first + STRETCH], real),
-            jnp.asarray(substeps[first : first + STRETCH]),
-            jnp.asarray(substeps[:first].sum(), jnp.int32),
-            jnp.asarray(input_times, real),
-            jnp.asarray(inputs, real),
-        )
-        for first in range(0, len(times), STRETCH)
-    ]
+        inputs = np.pad(inputs, ((0, more), (0, 0)), mode="edge")
+    taken = np.cumsum(substeps, dtype=np.int32) - substeps
+
+    def stretch(first: int) -> Grid:
+        inside = slice(first, first + STRETCH)
+        progress = (before[first], times[inside], substeps[inside], taken[first])
+        return Grid(*(jnp.asarray(part) for part in (np.float64(start), *progress, input_times, inputs)))
+
+    return [stretch(first) for first in range(0, len(times), STRETCH)]
 
 
+@eqx.filter_jit
 def paths(
     model: AbstractGenerative, draws: Draw, initial: Float[Array, "samples latent"], grid: Grid, *, key: PRNGKeyArray
 ) -> Float[Array, "samples n latent"]:
@@ -111,9 +105,6 @@ def paths(
     return jnp.moveaxis(states, -1, 0)
 
 
-_compiled_paths = eqx.filter_jit(paths)
-
-
 def walk(
     model: AbstractGenerative,
     draws: Draw,
@@ -124,7 +115,7 @@ def walk(
 ) -> Iterator[Float[Array, "samples n latent"]]:
     """The paths stretch by stretch, or an error as soon as some of them leave the range of numbers."""
     for grid in grids:
-        states = _compiled_paths(model, draws, initial, grid, key=key)
+        states = paths(model, draws, initial, grid, key=key)
         initial = states[:, -1]
         lost = int((~np.isfinite(np.asarray(initial))).any(axis=1).sum())
         if lost:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, Unpack, cast
+from typing import ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -39,17 +39,60 @@ from ..training.settings import Training
 from .solved import Gradient, Recognition, Solved
 
 
-class Options(TypedDict, total=False):
-    """What `arcta.fit` hands on."""
+class Rival:
+    """What all rivals can do. Settings that `LatentSDE` has too mean the same here."""
 
-    key: int | PRNGKeyArray
-    validation: Series | Sequence[Series] | None
-    training: Training
-    progress: bool
+    hidden_size: int = 0
+    solver: ClassVar[tuple[str, ...]] = ("gradient", "tolerance", "max_steps")
+    stochastic: ClassVar[bool] = False
+
+    def specification(self) -> LatentSDE:
+        """The configuration of the parts that are arcta's own."""
+        names = [field.name for field in dataclasses.fields(LatentSDE)]
+        shared = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return LatentSDE(encoder="window", lookahead=0, drift="plain", **shared)
+
+    def fit(
+        self,
+        data: Series | Sequence[Series],
+        *,
+        key: int | PRNGKeyArray = 0,
+        validation: Series | Sequence[Series] | None = None,
+        training: Training = Training(batch_size=10),
+        progress: bool = True,
+    ) -> SolverFit:
+        """What `arcta.fit` calls."""
+        series = as_list(data)
+        if series[0].input_names:
+            raise ValueError(
+                f"{type(self).__name__} takes no known inputs; the data has {', '.join(series[0].input_names)}."
+            )
+        build_key, train_key = jax.random.split(as_key(key))
+        prepared = prepare(self.specification(), series, training, key=train_key, recipe=recipe(self, key=build_key))
+        layout, held_out = prepared.layout, [] if validation is None else as_list(validation)
+
+        def predict(model: Solved, context: Series, times: np.ndarray, *, key: PRNGKeyArray, **_: object) -> Prediction:
+            return cast(Prediction, forecast(model, layout, context, times, sampling=Sampling(64), key=key))
+
+        validate = validator(validation_pairs(series, held_out), layout, predict) if held_out else None
+        hooks = Hooks(validate=validate)
+        outcome = train(prepared.objective, prepared.state, prepared.data, training, hooks=hooks, progress=progress)
+        best = training.select == "best" and outcome.best.model is not None
+        return SolverFit(
+            spec=self,
+            layout=layout,
+            solved=cast(Solved, outcome.best.model if best else outcome.state.model),
+            training=training,
+            context=series,
+            history=_cumulative(outcome.history),
+            stopped=outcome.stopped,
+            seconds=outcome.seconds,
+            compile_seconds=outcome.compile_seconds,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NeuralODE:
+class NeuralODE(Rival):
     """A neural ODE in the data's own coordinates, trained on short windows from their first observation.
 
     !!! example
@@ -69,19 +112,11 @@ class NeuralODE:
     gradient: Gradient = "adjoint"
     tolerance: float = 1e-4
     max_steps: int = 4096
-    solver: ClassVar = ("gradient", "tolerance", "max_steps")
-    stochastic: ClassVar[bool] = False
-    hidden_size: ClassVar[int] = 0
-
-    def fit(self, data: Series | Sequence[Series], **options: Unpack[Options]) -> SolverFit:
-        return _fit(self, data, **options)
-
-    def specification(self) -> LatentSDE:
-        return LatentSDE(decoder="identity", **_shared(self))
+    decoder: ClassVar[str] = "identity"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatentODE:
+class LatentODE(Rival):
     """A latent ODE: a GRU reads a window backwards, its state at the start is solved forward and decoded."""
 
     latent_size: int | None = None
@@ -96,18 +131,10 @@ class LatentODE:
     gradient: Gradient = "adjoint"
     tolerance: float = 1e-4
     max_steps: int = 4096
-    solver: ClassVar = ("gradient", "tolerance", "max_steps")
-    stochastic: ClassVar[bool] = False
-
-    def fit(self, data: Series | Sequence[Series], **options: Unpack[Options]) -> SolverFit:
-        return _fit(self, data, **options)
-
-    def specification(self) -> LatentSDE:
-        return _latent(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SolvedSDE:
+class SolvedSDE(Rival):
     """A latent SDE trained through a solver: the stochastic adjoint, or backpropagation.
 
     A GRU reads a window backwards; its hidden state steers the posterior's drift. `substeps` steps of Heun's scheme are taken
@@ -127,63 +154,38 @@ class SolvedSDE:
     gradient: Gradient = "adjoint"
     substeps: int = 2
     max_steps: int = 4096
-    solver: ClassVar = ("gradient", "substeps", "max_steps")
+    solver: ClassVar[tuple[str, ...]] = ("gradient", "substeps", "max_steps")
     stochastic: ClassVar[bool] = True
-
-    def fit(self, data: Series | Sequence[Series], **options: Unpack[Options]) -> SolverFit:
-        return _fit(self, data, **options)
-
-    def specification(self) -> LatentSDE:
-        return dataclasses.replace(_latent(self), diffusion_start=self.diffusion_start)
-
-
-Rival = NeuralODE | LatentODE | SolvedSDE
-
-
-def _shared(rival: Rival) -> dict[str, Any]:
-    names = ("drift_sizes", "activation", "noise", "partition_size")
-    return {"encoder": "window", "lookahead": 0, "drift": "plain", **{name: getattr(rival, name) for name in names}}
-
-
-def _latent(rival: LatentODE | SolvedSDE) -> LatentSDE:
-    names = ("latent_size", "decoder", "likelihood", "decoder_sizes")
-    return LatentSDE(**_shared(rival), **{name: getattr(rival, name) for name in names})
 
 
 def assemble(rival: Rival, spec: LatentSDE, layout: DataLayout, reading: Reading, *, key: PRNGKeyArray) -> Solved:
     """The untrained module of a rival."""
     build_key, read_key, control_key = jax.random.split(key, 3)
     model = build(spec, layout, reading, key=build_key)
-    diffusion, size, hidden = model.diffusion, reading.latent_size, rival.hidden_size
-    recognition = Recognition(len(layout.channels), size, hidden, key=read_key) if hidden else None
-    control = None
+    diffusion, control, size, hidden = model.diffusion, None, reading.latent_size, rival.hidden_size
     if rival.stochastic:
         control = MLP((size + hidden, 32, size), spec.activation, zero_last=True, rng=generator(control_key))
     else:
         diffusion = eqx.tree_at(lambda d: d.level, diffusion, Known(np.zeros(size)))
-    solver = {name: getattr(rival, name) for name in rival.solver}
     return Solved(
         drift=model.drift,
         diffusion=diffusion,
         initial=model.initial,
         decoder=model.decoder,
         likelihood=model.likelihood,
-        recognition=recognition,
+        recognition=Recognition(len(layout.channels), size, hidden, key=read_key) if hidden else None,
         control=control,
-        **solver,
+        **{name: getattr(rival, name) for name in rival.solver},
     )
 
 
 def recipe(rival: Rival, *, key: PRNGKeyArray) -> Recipe:
     """How a rival is prepared for training; `key` is that of its first weights."""
-
-    def make(spec: LatentSDE, layout: DataLayout, reading: Reading, _: PRNGKeyArray) -> Solved:
-        return assemble(rival, spec, layout, reading, key=key)
-
-    def loss(training: Training) -> SolverObjective:
-        return SolverObjective(training.batch_size, training.kl_weight, round(training.kl_ramp * training.steps))
-
-    return Recipe(make, loss, warm=False)
+    return Recipe(
+        make=lambda spec, layout, reading, _: assemble(rival, spec, layout, reading, key=key),
+        loss=lambda to: SolverObjective(to.batch_size, to.kl_weight, round(to.kl_ramp * to.steps)),
+        warm=False,
+    )
 
 
 class SolverObjective(eqx.Module):
@@ -239,48 +241,10 @@ class SolverFit(Forecaster):
 
 def _cumulative(history: list[Row]) -> list[Row]:
     """Evaluations so far, from their means per step."""
-    rows, before = [], {"drift_evaluations": 0.0, "sequential_evaluations": 0.0}
-    last = 0
+    rows, last = [], 0
+    total = {"drift_evaluations": 0.0, "sequential_evaluations": 0.0}
     for row in history:
-        before = {name: before[name] + row[name] * (row["step"] - last) for name in before}
-        rows.append({**row, **before})
+        total = {name: total[name] + row[name] * (row["step"] - last) for name in total}
+        rows.append({**row, **total})
         last = row["step"]
     return rows
-
-
-def _fit(
-    rival: Rival,
-    data: Series | Sequence[Series],
-    *,
-    key: int | PRNGKeyArray = 0,
-    validation: Series | Sequence[Series] | None = None,
-    training: Training = Training(batch_size=10),
-    progress: bool = True,
-) -> SolverFit:
-    series = as_list(data)
-    if series[0].input_names:
-        raise ValueError(
-            f"{type(rival).__name__} takes no known inputs; the data has {', '.join(series[0].input_names)}."
-        )
-    build_key, train_key = jax.random.split(as_key(key))
-    prepared = prepare(rival.specification(), series, training, key=train_key, recipe=recipe(rival, key=build_key))
-    layout, held_out = prepared.layout, [] if validation is None else as_list(validation)
-
-    def predict(solved: Solved, context: Series, times: np.ndarray, *, key: PRNGKeyArray, **_: object) -> Prediction:
-        return cast(Prediction, forecast(solved, layout, context, times, sampling=Sampling(64), key=key))
-
-    validate = validator(validation_pairs(series, held_out), layout, predict) if held_out else None
-    hooks = Hooks(validate=validate)
-    outcome = train(prepared.objective, prepared.state, prepared.data, training, hooks=hooks, progress=progress)
-    best = training.select == "best" and outcome.best.model is not None
-    return SolverFit(
-        spec=rival,
-        layout=layout,
-        solved=cast(Solved, outcome.best.model if best else outcome.state.model),
-        training=training,
-        context=series,
-        history=_cumulative(outcome.history),
-        stopped=outcome.stopped,
-        seconds=outcome.seconds,
-        compile_seconds=outcome.compile_seconds,
-    )

@@ -9,7 +9,7 @@ Gradients come from the adjoint equations (`gradient="adjoint"`) or from backpro
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import diffrax
 import equinox as eqx
@@ -42,12 +42,18 @@ class Solution(NamedTuple):
     evaluations: Int[Array, ""]
 
 
-def _adjoint(
-    gradient: str, solver: diffrax.AbstractSolver, controller: diffrax.AbstractStepSizeController
-) -> diffrax.AbstractAdjoint:
+def _options(
+    times: Array,
+    gradient: Gradient,
+    solver: diffrax.AbstractSolver,
+    backwards: diffrax.AbstractStepSizeController = diffrax.ConstantStepSize(),
+) -> dict[str, Any]:
+    """What every solve is told: where to stop and save, and how its adjoint equations are solved `backwards`."""
+    adjoint = diffrax.RecursiveCheckpointAdjoint()
     if gradient == "adjoint":
-        return diffrax.BacksolveAdjoint(solver=solver, stepsize_controller=controller)
-    return diffrax.RecursiveCheckpointAdjoint()
+        adjoint = diffrax.BacksolveAdjoint(solver=solver, stepsize_controller=backwards)
+    span = {"t0": times[0], "t1": times[-1], "saveat": diffrax.SaveAt(ts=times)}
+    return {"solver": solver, "adjoint": adjoint, "throw": False, **span}
 
 
 def solve_ode(
@@ -65,24 +71,11 @@ def solve_ode(
     All that is to be differentiated must come in through `initial` and `args`. Where `max_steps` do not suffice, states are
     not finite.
     """
-    solver = diffrax.Dopri5()
-    controller = diffrax.PIDController(rtol=tolerance, atol=tolerance)
-    solved = diffrax.diffeqsolve(
-        diffrax.ODETerm(field),
-        solver,
-        t0=times[0],
-        t1=times[-1],
-        dt0=None,
-        y0=initial,
-        args=args,
-        saveat=diffrax.SaveAt(ts=times),
-        stepsize_controller=controller,
-        adjoint=_adjoint(
-            gradient, solver, diffrax.PIDController(rtol=tolerance, atol=tolerance, norm=diffrax.adjoint_rms_seminorm)
-        ),
-        max_steps=max_steps,
-        throw=False,
-    )
+    forwards = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+    backwards = diffrax.PIDController(rtol=tolerance, atol=tolerance, norm=diffrax.adjoint_rms_seminorm)
+    options = {"dt0": None, "stepsize_controller": forwards, "max_steps": max_steps}
+    options |= _options(times, gradient, diffrax.Dopri5(), backwards)
+    solved = diffrax.diffeqsolve(diffrax.ODETerm(field), y0=initial, args=args, **options)
     # Six fresh stages a step (the seventh is the next step's first), one to begin with and two to choose the first step.
     return Solution(jnp.asarray(solved.ys), 6 * jnp.asarray(solved.stats["num_steps"]) + 3)
 
@@ -104,25 +97,14 @@ def solve_sde(
     virtual Brownian tree.
     """
     field, spread = field_and_spread
-    solver = diffrax.Heun()
     noise = diffrax.VirtualBrownianTree(times[0], times[-1], tol=step / 2, shape=initial.shape, key=key)
 
     def control(t: ArrayLike, z: Array, args: PyTree) -> lineax.DiagonalLinearOperator:
         return lineax.DiagonalLinearOperator(spread(t, z, args))
 
-    solved = diffrax.diffeqsolve(
-        diffrax.MultiTerm(diffrax.ODETerm(field), diffrax.ControlTerm(control, noise)),
-        solver,
-        t0=times[0],
-        t1=times[-1],
-        dt0=step,
-        y0=initial,
-        args=args,
-        saveat=diffrax.SaveAt(ts=times),
-        adjoint=_adjoint(gradient, solver, diffrax.ConstantStepSize()),
-        max_steps=max_steps,
-        throw=False,
-    )
+    terms = diffrax.MultiTerm(diffrax.ODETerm(field), diffrax.ControlTerm(control, noise))
+    options = {"dt0": step, "max_steps": max_steps, **_options(times, gradient, diffrax.Heun())}
+    solved = diffrax.diffeqsolve(terms, y0=initial, args=args, **options)
     return Solution(jnp.asarray(solved.ys), 2 * jnp.asarray(solved.stats["num_steps"]))
 
 
@@ -169,7 +151,7 @@ class Clock(eqx.Module):
     def __init__(self, windows: Window):
         times, rows = jnp.asarray(windows.times), jnp.arange(windows.times.shape[1])
         # Padding rows follow the last node closely; nothing is read from them.
-        last = jax.vmap(lambda window: window.last_node())(windows)[:, None]
+        last = jax.vmap(Window.last_node)(windows)[:, None]
         end = jnp.take_along_axis(times, last, axis=1)
         times = jnp.where(rows <= last, times, end + 0.01 * jnp.asarray(windows.spacing)[:, None] * (rows - last))
         steps = jnp.diff(times, axis=1)
@@ -264,7 +246,7 @@ class Solved(AbstractGenerative):
         args = (prior, self.control, draw.diffusion, context)
         start, fields = jnp.pad(z, ((0, 0), (0, 1))), (_posterior_field, _posterior_spread)
         solution = solve_sde(fields, start, rows, args, step=1 / self.substeps, **shared, key=noise_key)
-        last = jax.vmap(lambda window: window.last_node())(windows)
+        last = jax.vmap(Window.last_node)(windows)
         path_kl = solution.states[last, jnp.arange(len(last)), -1]
         return Solution(solution.states[..., :-1], solution.evaluations), kl + path_kl
 

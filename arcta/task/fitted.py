@@ -21,9 +21,8 @@ from ..parts.decoders import AbstractDecoder
 from ..parts.model import Model
 from ..parts.prior import Parameter
 from ..parts.sde import DriftFunction, DriftLike
-from ..predict.forecast import Sampling
+from ..predict.forecast import Sampling, sample
 from ..predict.prediction import Prediction
-from ..predict.sample import sample
 from ..predict.smooth import smooth
 from ..runtime.host import ArrayLike
 from ..training.checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
