@@ -64,7 +64,6 @@ class Fit(Forecaster):
 
     @property
     def members(self) -> tuple[Model, ...]:
-        """All models of an ensemble; else the one."""
         return (self.model, *self.others)
 
     def __repr__(self) -> str:
@@ -76,7 +75,6 @@ class Fit(Forecaster):
         )
 
     def held_out(self) -> list[tuple[Series, Series]]:
-        """For each series with a held-out part: what the model was trained on, and what came after."""
         return [
             (item.at_rows(item.times <= self.cuts[item.name]), item.at_rows(item.times > self.cuts[item.name]))
             for item in self.context

@@ -132,7 +132,7 @@ def read_bundle(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, dict
     candidates = [path for path in (newest, _previous(newest)) if path.is_file()]
     if not candidates:
         raise ValueError(f"{folder} holds no {name}.json. Pass the folder of a saved run.")
-    failure: ValueError | None = None
+    failures: list[ValueError] = []
     for path in candidates:
         try:
             header = _read_header(path)
@@ -141,13 +141,12 @@ def read_bundle(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, dict
                 for filename, checksum in header.get("sha256", {}).items()
             }
         except ValueError as error:
-            failure = failure or error
+            failures.append(error)
             continue
-        if failure is not None:
-            warnings.warn(f"{failure} The previous save was loaded instead.", stacklevel=3)
+        if failures:
+            warnings.warn(f"{failures[0]} The previous save was loaded instead.", stacklevel=3)
         return header, files
-    assert failure is not None
-    raise failure
+    raise failures[0]
 
 
 def write_history(folder: Path, rows: Sequence[Row]) -> None:

@@ -68,7 +68,6 @@ class Pieces(Protocol):
 
     def at(self, step: int) -> PyTree:
         """The data for the piece of training that `step` is in."""
-        ...
 
 
 class TrainingDiverged(RuntimeError):

@@ -53,7 +53,6 @@ def connect() -> None:
     if jax.distributed.is_initialized():
         return
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    several = any(int(os.environ.get(name, "1")) > 1 for name in JOB_SIZES)
     if address is not None:
         count, rank = (os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
         if count is None or rank is None:
@@ -64,7 +63,7 @@ def connect() -> None:
         jax.distributed.initialize(
             address, int(count), int(rank), coordinator_bind_address=address, heartbeat_timeout_seconds=SILENCE
         )
-    elif several:
+    elif any(int(os.environ.get(name, "1")) > 1 for name in JOB_SIZES):
         jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)
 
 
