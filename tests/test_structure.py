@@ -13,7 +13,7 @@ from arcta.parts import decoders, encoders, likelihoods, posterior, sde
 
 PACKAGE = Path(arcta.__file__).parent
 ORDER = """
-runtime.compile runtime.host runtime.sums runtime.activations
+runtime.compile runtime.host runtime.sums runtime.activations runtime.random
 data.calendar data.series data.readers.source data.readers.columns data.readers.text data.readers.times data.readers.tables
 data.readers.arrays data.read data.scaling data.windows data.batches data.store data.feed data.datasets
 parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.posterior parts.encoders parts.local parts.decoders
