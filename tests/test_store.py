@@ -82,9 +82,9 @@ def test_training_from_disk_resumes_and_forecasts(tmp_path):
 
 def _interrupted(spec, data, training, out):
     """Training that dies right after its second checkpoint."""
-    from arcta.training import recorder
+    from arcta.training.checkpoint import Recorder
 
-    count, real = [0], recorder.Recorder.checkpoint
+    count, real = [0], Recorder.checkpoint
 
     def checkpoint(self, *arguments):
         real(self, *arguments)
@@ -92,13 +92,13 @@ def _interrupted(spec, data, training, out):
         if count[0] == 2:
             raise MemoryError
 
-    recorder.Recorder.checkpoint = checkpoint
+    Recorder.checkpoint = checkpoint
     try:
         arcta.fit(spec, data, training=training, progress=False, out=out)
     except MemoryError:
         raise KeyboardInterrupt from None
     finally:
-        recorder.Recorder.checkpoint = real
+        Recorder.checkpoint = real
 
 
 def test_zarr_arrays(tmp_path):

@@ -20,8 +20,7 @@ parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.post
 parts.sde parts.likelihoods parts.channels parts.model
 bound.quadrature bound.residual bound.elbo bound.objective
 model.spec model.survey model.reading model.build model.start
-training.settings training.progress training.loop training.ensemble training.parallel training.checkpoint training.recorder
-training.prepare
+training.settings training.progress training.loop training.checkpoint training.ensemble training.parallel training.prepare
 predict.solve predict.figures predict.prediction predict.forecast predict.smooth predict.metrics predict.classical
 task.use task.validation task.run task.fitted task.train task.fit task.backtest
 rivals.solved rivals.baselines

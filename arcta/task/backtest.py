@@ -51,7 +51,7 @@ class Backtest:
     by_lead: pd.DataFrame
     origins: list[float]
     horizon: float
-    entries: dict[str, dict[str, np.ndarray]]
+    entries: dict[str, Entries]
 
     @property
     def best_naive(self) -> str:
@@ -72,6 +72,10 @@ class Backtest:
             f"the model does NOT beat the naive forecast '{self.best_naive}' (error {ours:.3g} against {theirs:.3g}): do not "
             "use it for this horizon; train longer, give it more data, or use the naive forecast."
         )
+
+
+def _first_origin(series: Series, start: float | None) -> float:
+    return series.times[0] + 0.8 * (series.times[-1] - series.times[0]) if start is None else start
 
 
 def choose_origins(series: Series, first: float, horizon: float, count: int) -> np.ndarray:
@@ -118,19 +122,19 @@ def backtest(
     if horizon <= 0:
         raise ValueError(f"horizon must be positive; got {horizon}. Give it in the data's unit of time.")
     series = [item.on(fit.layout.calendar, fit.layout.time_unit) for item in as_list(data)]
-    cuts = [start if start is not None else item.times[0] + 0.8 * (item.times[-1] - item.times[0]) for item in series]
-    usable = [(item, cut) for item, cut in zip(series, cuts, strict=True) if _long_enough(item, cut, horizon)]
+    pairs = [(item, _first_origin(item, start)) for item in series]
+    usable = [(item, first) for item, first in pairs if _long_enough(item, first, horizon)]
     if not usable:
-        choose_origins(series[0], cuts[0], horizon, num_origins)  # says what is missing
+        choose_origins(*pairs[0], horizon, num_origins)  # says what is missing
         raise ValueError("a backtest needs observations before its first origin. Use a later start.")
-    before = [item.at_rows(item.times <= cut) for item, cut in zip(series, cuts, strict=True) if _seen_by(item, cut)]
+    before = [item.at_rows(item.times <= first) for item, first in pairs if item.mask[item.times <= first].any()]
     made = {name: make(before) for name, make in BASELINES.items() if baselines is None or name in baselines}
     rivals = {name: forecaster for name, forecaster in made.items() if forecaster is not None}
     per_series = max(1, num_origins // len(usable)) if len(usable) > 1 else num_origins
     entries: dict[str, list[Entries]] = {name: [] for name in (MODEL, *rivals)}
     origins: list[float] = []
-    for i, (item, cut) in enumerate(usable[: max(num_origins, 1)]):
-        for j, origin in enumerate(choose_origins(item, cut, horizon, per_series)):
+    for i, (item, first) in enumerate(usable[: max(num_origins, 1)]):
+        for j, origin in enumerate(choose_origins(item, first, horizon, per_series)):
             context = item.at_rows(item.times <= origin)
             after = item.at_rows((item.times > origin) & (item.times <= origin + horizon))
             known = after.inputs if after.input_names else None
@@ -147,10 +151,6 @@ def backtest(
     return Backtest(*_tables(pooled), origins, float(horizon), pooled)
 
 
-def _seen_by(series: Series, cut: float) -> bool:
-    return bool(series.mask[series.times <= cut].any())
-
-
 def _ranks(ahead: Prediction, after: Series) -> np.ndarray:
     """Where each observation falls among the forecast's samples, from 0 to 1."""
     below, equal = ahead.observations < after.values, ahead.observations == after.values
@@ -164,35 +164,29 @@ def _observed(row: Entries, after: Series, scale: np.ndarray) -> Entries:
     return {k: (v / units.get(k, 1.0))[after.mask] for k, v in kept.items()}
 
 
-def _long_enough(series: Series, cut: float, horizon: float) -> bool:
+def _long_enough(series: Series, first: float, horizon: float) -> bool:
+    """Whether there are observations up to the first origin, in the horizon after it, and as far as that."""
     seen = series.times[series.mask.any(axis=1)]
-    return bool(seen[0] <= cut and seen[-1] - horizon >= cut and ((seen > cut) & (seen <= cut + horizon)).any())
+    return bool(seen[0] <= first <= seen[-1] - horizon and ((seen > first) & (seen <= first + horizon)).any())
 
 
-def _tables(pooled: dict[str, dict[str, np.ndarray]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tables(pooled: dict[str, Entries]) -> tuple[pd.DataFrame, pd.DataFrame]:
     import pandas as pd
+
+    def rmse(squares: np.ndarray) -> float:
+        return float(np.sqrt(squares.mean())) if len(squares) else np.nan
 
     rows, leads = {}, {}
     for name, entry in pooled.items():
-        rows[name] = {
-            "rmse": float(np.sqrt(entry["squared_error"].mean())),
-            "crps": float(entry["crps"].mean()),
-            "coverage_90": float(entry["coverage_90"].mean()),
-        }
-        part = np.minimum((entry["lead"] * 4).astype(int), 3)
-        leads[name] = {
-            f"{25 * p}–{25 * (p + 1)} %": float(np.sqrt(entry["squared_error"][part == p].mean()))
-            if (part == p).any()
-            else np.nan
-            for p in range(4)
-        }
+        squares, part = entry["squared_error"], np.minimum((entry["lead"] * 4).astype(int), 3)
+        means = {score: float(entry[score].mean()) for score in ("crps", "coverage_90")}
+        rows[name] = {"rmse": rmse(squares), **means}
+        leads[name] = {f"{25 * p}–{25 * (p + 1)} %": rmse(squares[part == p]) for p in range(4)}
     return pd.DataFrame.from_dict(rows, orient="index"), pd.DataFrame.from_dict(leads, orient="index")
 
 
-def default_horizon(data: Sequence[Series], cut: float | None = None) -> float:
+def default_horizon(data: Sequence[Series], start: float | None = None) -> float:
     """Half of the held-out span of the longest series, and at least three typical steps."""
     longest = max(data, key=lambda item: item.times[-1] - item.times[0])
-    span = longest.times[-1] - (
-        cut if cut is not None else longest.times[0] + 0.8 * (longest.times[-1] - longest.times[0])
-    )
+    span = longest.times[-1] - _first_origin(longest, start)
     return float(max(0.5 * span, min(3 * typical_step(data), span)))

@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar, overload, runtime_checkable
+from typing import Protocol, TypedDict, Unpack, cast, runtime_checkable
 
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
+from typing_extensions import TypeVar
 
-from ..bound.objective import joins
 from ..data.series import Series, as_list
 from ..data.store import Store
 from ..model.build import build
 from ..model.reading import DataLayout, Reading, has_whole_rows, read_data
 from ..model.spec import LatentSDE
-from ..runtime.compile import compile_lightly
-from ..training.ensemble import KNOBS, Members
+from ..training.ensemble import KNOBS
 from ..training.parallel import Devices
 from ..training.parallel import devices as devices_of
 from ..training.settings import Training
@@ -27,30 +26,30 @@ from .train import Task, train_task
 from .use import Forecaster, as_key
 from .validation import hold_out
 
-JOIN_WARNING = 1.0  # nats per join; a 1-D OU with 15 joins overshoots its log-likelihood by 15 nats
-VALIDATION_SAMPLES = 64
-T = TypeVar("T")
-F = TypeVar("F", bound=Forecaster, covariant=True)
-_joins = compile_lightly(joins)
+F = TypeVar("F", bound=Forecaster, covariant=True, default=Fit)
+
+
+class Options(TypedDict, total=False):
+    """What `fit` hands on to a model with a way of training of its own."""
+
+    key: int | PRNGKeyArray
+    validation: Series | Sequence[Series] | None
+    training: Training
+    progress: bool
 
 
 @runtime_checkable
 class Fits(Protocol[F]):
     """A model with a way of training of its own, as those in `arcta.baselines`."""
 
-    def fit(
-        self,
-        data: Series | Sequence[Series],
-        *,
-        key: int | PRNGKeyArray,
-        validation: Series | Sequence[Series] | None,
-        training: Training,
-        progress: bool,
-    ) -> F: ...
+    def fit(self, data: Series | Sequence[Series], **options: Unpack[Options]) -> F: ...
 
 
 def _fit_rival(
-    model: Fits[F], data: Series | Sequence[Series] | Store, given: Mapping[str, object], **shared: object
+    model: Fits[F],
+    data: Series | Sequence[Series] | Store,
+    given: Mapping[str, object],
+    **options: Unpack[Options],
 ) -> F:
     name = type(model).__name__
     unused = [option for option, value in given.items() if value]
@@ -58,77 +57,38 @@ def _fit_rival(
         raise ValueError(f"{name} does not know {unused[0]}=; leave it out.")
     if isinstance(data, Store):
         raise ValueError(f"{name} needs its data in memory; an arcta.store is for LatentSDE.")
-    return model.fit(data, **shared)  # pyright: ignore[reportArgumentType]
+    return model.fit(data, **options)
 
 
-def _check(data: Series | Sequence[Series] | Store, training: Training, holdout: float, ensemble: int) -> None:
+def _check(training: Training, store: Store | None, holdout: float, ensemble: int, devices: Devices | None) -> None:
     """Refuse what does not go together."""
-    if isinstance(data, Store) and (holdout or training.join_penalty):
+    if store is not None and (holdout or training.join_penalty):
         raise ValueError("data on disk is trained on whole, window by window: leave holdout= and join_penalty out.")
     if ensemble < 1:
         raise ValueError(f"ensemble must be 1 or more; got {ensemble}. Leave it out for one model.")
-
-
-def _find_devices(devices: str | int | None, training: Training, ensemble: int) -> Devices | None:
-    found = None if devices is None else devices_of(devices)
     if ensemble > 1 and jax.process_count() > 1:
         raise ValueError(
             "an ensemble is trained by one process on all its devices; start one process, or leave ensemble= out."
         )
-    if found is not None and ensemble == 1:
-        found.check(training.batch_size)
+    if devices is not None and ensemble == 1:
+        devices.check(training.batch_size)
         if training.join_penalty:
             raise ValueError("join_penalty needs neighbouring windows on one device; leave it, or devices=, out.")
-    return found
 
 
 def _read(
-    model: LatentSDE,
-    data: Series | Sequence[Series] | Store,
-    whole: list[Series],
-    series: list[Series],
-    held: list[Series],
+    model: LatentSDE, store: Store | None, whole: list[Series], series: list[Series], held: list[Series]
 ) -> tuple[DataLayout, Reading]:
     """What the data says; rows count as whole only if all that will ever be seen in training are."""
     layout, reading = read_data(model, series)
-    if isinstance(data, Store) or not has_whole_rows([*whole, *held]):  # of a file only a sample has been seen
-        reading = reading._replace(whole_rows=False)
     for item in held:
         if item.channels != layout.channels:
             raise ValueError(
                 f"validation series '{item.name}' needs the channels {list(layout.channels)}; it has others."
             )
-    return layout, reading
-
-
-@overload
-def fit(
-    model: LatentSDE,
-    data: Series | Sequence[Series] | Store,
-    *,
-    key: int | PRNGKeyArray = 0,
-    validation: Series | Sequence[Series] | None = None,
-    holdout: float = 0.0,
-    training: Training = Training(),
-    out: str | Path | None = None,
-    resume: bool = False,
-    devices: str | int | None = None,
-    ensemble: int = 1,
-    progress: bool = True,
-    about: Mapping[str, object] | None = None,
-) -> Fit: ...
-
-
-@overload
-def fit(
-    model: Fits[F],
-    data: Series | Sequence[Series],
-    *,
-    key: int | PRNGKeyArray = 0,
-    validation: Series | Sequence[Series] | None = None,
-    training: Training = Training(),
-    progress: bool = True,
-) -> F: ...
+    # Of a file only a sample has been seen.
+    known = store is None and has_whole_rows([*whole, *held])
+    return layout, reading if known else reading._replace(whole_rows=False)
 
 
 def fit(
@@ -145,7 +105,7 @@ def fit(
     ensemble: int = 1,
     progress: bool = True,
     about: Mapping[str, object] | None = None,
-) -> Fit | F:
+) -> F:
     """Learn a latent SDE from one series or several: a `Fit`.
 
     - `model`: `LatentSDE()` derives everything from the data; a rival from `arcta.baselines` takes fewer of these options.
@@ -172,22 +132,24 @@ def fit(
     if not isinstance(model, LatentSDE):
         given = {"holdout": holdout, "out": out, "resume": resume, "devices": devices, "ensemble": ensemble > 1}
         return _fit_rival(model, data, given, key=key, validation=validation, training=training, progress=progress)
-    _check(data, training, holdout, ensemble)
-    found, store = _find_devices(devices, training, ensemble), data if isinstance(data, Store) else None
+    if resume and out is None:
+        raise ValueError("resume=True needs out=, the folder of the run to continue. Pass out='run/'.")
+    store, found = data if isinstance(data, Store) else None, None if devices is None else devices_of(devices)
+    _check(training, store, holdout, ensemble, found)
     whole = data.sample() if isinstance(data, Store) else as_list(data)
     series, cuts = hold_out(whole, holdout)
     held = [] if validation is None else as_list(validation)
-    keys = [as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble))
     rows = {} if store is None else {"rows": len(store)}
-    kept = {"seed": key if isinstance(key, int) else None, **rows, **(about or {})}
     task = Task(
-        models=[model] * ensemble, trainings=[training] * ensemble, keys=keys, whole=whole, series=series, cuts=cuts,
-        read=_read(model, data, whole, series, held), held_out=held, about=kept, store=store, devices=found,
+        models=[model] * ensemble, trainings=[training] * ensemble, whole=whole, series=series, cuts=cuts,
+        keys=[as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble)),
+        read=_read(model, store, whole, series, held), held_out=held, store=store, devices=found,
+        about={"seed": key if isinstance(key, int) else None, **rows, **(about or {})},
     )  # fmt: skip
     fitted, _ = train_task(task, out=out, resume=resume, progress=progress)
     if out is not None and task.lead:
         fitted.save(out)
-    return fitted
+    return cast(F, fitted)
 
 
 def _programs(
@@ -236,13 +198,13 @@ def sweep(
         models, trainings = (list(column) for column in zip(*(variants[name] for name in names), strict=True))
         task = Task(
             models=models, trainings=trainings, keys=[as_key(key)] * len(names), whole=whole, series=series,
-            cuts=cuts, read=read[names[0]], held_out=[], about={"sweep": names},
+            cuts=cuts, read=read[names[0]], about={"sweep": names},
         )  # fmt: skip
         together, group = train_task(task, progress=progress)
-        histories = group.histories(together.history) if isinstance(group, Members) else [together.history]
-        for name, spec, training, model, rows in zip(
-            names, models, trainings, together.members, histories, strict=True
-        ):
-            own = {"spec": spec, "training": training, "model": model, "history": rows, "others": ()}
-            found[name] = dataclasses.replace(together, **own)
+        histories = group.histories(together.history)
+        for name, *own in zip(names, models, trainings, together.members, histories, strict=True):
+            spec, training, model, history = own
+            found[name] = dataclasses.replace(
+                together, spec=spec, training=training, model=model, history=history, others=()
+            )
     return {name: found[name] for name in variants}

@@ -25,22 +25,17 @@ from ..predict.forecast import Sampling, sample
 from ..predict.prediction import Prediction
 from ..predict.smooth import smooth
 from ..runtime.host import ArrayLike
-from ..training.checkpoint import from_arrays, read_bundle, to_arrays, write_bundle
+from ..training.checkpoint import from_arrays, read_bundle, read_history, to_arrays, write_bundle, write_history
 from ..training.progress import Row
-from ..training.recorder import read_history, write_history
 from ..training.settings import Training
-from .run import (
-    identity,
-    layout_from_json,
-    reading_from_json,
-    restore_spec,
-    series_from_arrays,
-    series_to_arrays,
-)
+from .run import identity, restore, restore_spec, series_from_arrays, series_to_arrays
 from .use import Forecaster, as_key
 
 if TYPE_CHECKING:
     import pandas as pd
+
+COURSE = ("stopped", "seconds", "compile_seconds", "cuts", "about")  # of a `Fit`, saved as they are
+QUANTILES = {"median": 0.5, "q5": 0.05, "q95": 0.95}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -68,7 +63,6 @@ class Fit(Forecaster):
 
     @property
     def members(self) -> tuple[Model, ...]:
-        """All models of an ensemble; else the one."""
         return (self.model, *self.others)
 
     def __repr__(self) -> str:
@@ -80,7 +74,6 @@ class Fit(Forecaster):
         )
 
     def held_out(self) -> list[tuple[Series, Series]]:
-        """For each series with a held-out part: what the model was trained on, and what came after."""
         return [
             (item.at_rows(item.times <= self.cuts[item.name]), item.at_rows(item.times > self.cuts[item.name]))
             for item in self.context
@@ -122,7 +115,22 @@ class Fit(Forecaster):
         """
         import pandas as pd
 
-        return pd.DataFrame(_parameter_rows(self.members, self.layout)).set_index("parameter")
+        members, channels, scaling = self.members, self.layout.channels, self.layout.scaling
+        rows: list[dict[str, str | float]] = []
+        for name, item in self.model.drift.named_parameters().items():
+            size = np.size(item.quantile(0.5))
+            labels = [name] if size == 1 else [f"{name}[{i}]" for i in range(size)]
+            rows += _rows(labels, [m.drift.named_parameters()[name] for m in members], lambda x: x.reshape(-1))
+        own = self.model.decoder.in_data_coordinates
+        axes = channels if own else [f"z{i}" for i in range(len(self.model.initial.mean))]
+        unit = (scaling.scale**2 if own else 1.0) / scaling.time_scale
+        rows += _rows([f"diffusion[{axis}]" for axis in axes], [m.diffusion.level for m in members], lambda q: q * unit)
+        for shown in zip(*(m.likelihood.shown() for m in members), strict=True):
+            columns = list(shown[0].channels) or list(range(len(channels)))
+            labels = [f"{shown[0].label}[{channels[c]}]" for c in columns]
+            scale = scaling.scale[columns]
+            rows += _rows(labels, [s.parameter for s in shown], lambda v, s=shown[0], scale=scale: s.in_units(v, scale))
+        return pd.DataFrame(rows).set_index("parameter")
 
     def drift(
         self, states: ArrayLike, *, time: float | None = None, inputs: ArrayLike | None = None
@@ -155,11 +163,7 @@ class Fit(Forecaster):
         header = {
             **identity(self.spec, self.layout, self.reading, self.training),
             "series": [item.name for item in self.context],
-            "stopped": self.stopped,
-            "seconds": self.seconds,
-            "compile_seconds": self.compile_seconds,
-            "cuts": dict(self.cuts),
-            "about": dict(self.about),
+            **{name: getattr(self, name) for name in COURSE},
             "members": len(self.members),
         }
         files = {"weights": to_arrays(self.model), "context": series_to_arrays(self.context)}
@@ -169,11 +173,10 @@ class Fit(Forecaster):
         return folder
 
 
-def _pooled(quantiles: Sequence[Callable[[float | Array], Array | None]], p: float) -> np.ndarray | None:
-    """A quantile of the equal mixture of some distributions, each given by its own; None if they have none."""
-    first = quantiles[0](p)
-    if first is None or len(quantiles) == 1:
-        return None if first is None else np.asarray(first)
+def _pooled(quantiles: Sequence[Callable[[float | Array], Array | None]], p: float) -> np.ndarray:
+    """A quantile of the equal mixture of some distributions, each given by its own."""
+    if len(quantiles) == 1:
+        return np.asarray(quantiles[0](p))
     grid = jnp.asarray((np.arange(200) + 0.5) / 200)
     return np.quantile(np.concatenate([np.asarray(jax.vmap(quantile)(grid)) for quantile in quantiles]), p, axis=0)
 
@@ -183,33 +186,10 @@ def _rows(
 ) -> list[dict[str, str | float]]:
     """The rows of one parameter, from each member's posterior of it."""
     found: dict[str, np.ndarray] = {}
-    for column, p in (("median", 0.5), ("q5", 0.05), ("q95", 0.95)):
-        for prefix, quantiles in (("", [i.quantile for i in items]), ("prior ", [i.prior_quantile for i in items])):
-            value = _pooled(quantiles, p)
-            if value is not None:
-                found[prefix + column] = np.atleast_1d(convert(value))
-    ordered = sorted(found, key=lambda name: name.startswith("prior"))
-    return [{"parameter": name, **{k: float(found[k][i]) for k in ordered}} for i, name in enumerate(names)]
-
-
-def _parameter_rows(members: Sequence[Model], layout: DataLayout) -> list[dict[str, str | float]]:
-    model, scaling = members[0], layout.scaling
-    rows: list[dict[str, str | float]] = []
-    for name, item in model.drift.named_parameters().items():
-        size = np.size(item.quantile(0.5))
-        labels = [name] if size == 1 else [f"{name}[{i}]" for i in range(size)]
-        items = [each.drift.named_parameters()[name] for each in members]
-        rows += _rows(labels, items, lambda x: x.reshape(-1))
-    own = model.decoder.in_data_coordinates
-    axes = layout.channels if own else [f"z{i}" for i in range(len(model.initial.mean))]
-    unit = (scaling.scale**2 if own else 1.0) / scaling.time_scale
-    rows += _rows([f"diffusion[{axis}]" for axis in axes], [m.diffusion.level for m in members], lambda q: q * unit)
-    for shown in zip(*(member.likelihood.shown() for member in members), strict=True):
-        columns = list(shown[0].channels) or list(range(len(layout.channels)))
-        labels = [f"{shown[0].label}[{layout.channels[c]}]" for c in columns]
-        scale = scaling.scale[columns]
-        rows += _rows(labels, [s.parameter for s in shown], lambda v, s=shown[0], scale=scale: s.in_units(v, scale))
-    return rows
+    for prefix, quantiles in (("", [i.quantile for i in items]), ("prior ", [i.prior_quantile for i in items])):
+        if quantiles[0](0.5) is not None:
+            found |= {prefix + name: np.atleast_1d(convert(_pooled(quantiles, p))) for name, p in QUANTILES.items()}
+    return [{"parameter": name, **{k: float(v[i]) for k, v in found.items()}} for i, name in enumerate(names)]
 
 
 def load(
@@ -227,11 +207,11 @@ def load(
     folder = Path(folder)
     header, files = read_bundle(folder, "model")
     spec = restore_spec(header["configuration"], {"drift": drift, "decoder": decoder, "encoder": encoder})
-    layout, reading = layout_from_json(header["data"]), reading_from_json(header["reading"])
+    layout, reading = restore(DataLayout, header["data"]), restore(Reading, header["reading"])
     blank = build(spec, layout, reading, key=jax.random.key(0))
 
     def restored(name: str) -> Model:
-        return from_arrays(blank, files[name], where=str(folder / f"{name}.safetensors"))
+        return from_arrays(blank, files[name], where=folder / f"{name}.safetensors")
 
     return Fit(
         spec=spec,
@@ -241,10 +221,6 @@ def load(
         training=msgspec.convert(header["training"], Training),
         context=series_from_arrays(files["context"], header["series"], layout),
         history=read_history(folder),
-        stopped=header["stopped"],
-        seconds=header["seconds"],
-        compile_seconds=header["compile_seconds"],
-        cuts=header["cuts"],
-        about=header["about"],
         others=tuple(restored(f"weights-{i}") for i in range(1, header.get("members", 1))),
+        **{name: header[name] for name in COURSE},
     )

@@ -10,13 +10,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from ..data.calendar import Calendar
-from ..data.scaling import Scaling
 from ..data.series import Series
 from ..data.windows import WindowShape
 from ..model.reading import DataLayout, Reading
@@ -24,6 +22,7 @@ from ..model.spec import LatentSDE
 from ..parts.prior import Known, Learned, LogNormal, Normal, Parameter
 from ..training.settings import Training
 
+T = TypeVar("T", DataLayout, Reading)
 CONTEXT_ENTRIES = 2_000_000  # larger training data leaves only the last windows of each series in a saved run
 OWN_CODE = ("drift", "decoder", "encoder")
 _BLANK: dict[str, Callable[[np.ndarray], Parameter]] = {
@@ -51,9 +50,7 @@ def describe(spec: LatentSDE) -> dict[str, object]:
 
 def restore_spec(stored: Mapping[str, Any], code: Mapping[str, object]) -> LatentSDE:
     """The configuration from JSON and the user's own code."""
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
-    }
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
     for name in OWN_CODE:
         if isinstance(fields[name], dict):
             if code.get(name) is None:
@@ -71,39 +68,21 @@ def restore_spec(stored: Mapping[str, Any], code: Mapping[str, object]) -> Laten
     return LatentSDE(**fields)
 
 
-def _layout_to_json(layout: DataLayout) -> dict[str, object]:
-    scaling = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(layout.scaling).items()}
-    calendar = None if layout.calendar is None else dataclasses.asdict(layout.calendar)
-    return {**layout._asdict(), "scaling": scaling, "calendar": calendar}
-
-
-def _tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
-
-
-def layout_from_json(stored: Mapping[str, Any]) -> DataLayout:
-    """What `identity` wrote of the layout."""
-    scaling: dict[str, Any] = {
-        k: np.array(v, float) if isinstance(v, list) else v for k, v in stored["scaling"].items()
-    }
-    calendar = None if stored["calendar"] is None else Calendar(**stored["calendar"])
-    return DataLayout(**{**_tuples(stored), "scaling": Scaling(**scaling), "calendar": calendar})
-
-
-def reading_from_json(stored: Mapping[str, Any]) -> Reading:
-    """What `identity` wrote of the reading."""
-    return Reading(**_tuples(stored))
-
-
 def identity(spec: LatentSDE, layout: DataLayout, reading: Reading, training: Training) -> dict[str, Any]:
     """What makes a run this run and no other, as JSON."""
     told = {
         "configuration": describe(spec),
-        "data": _layout_to_json(layout),
+        "data": layout._asdict(),
         "reading": reading._asdict(),
-        "training": msgspec.to_builtins(training),
+        "training": training,
     }
-    return json.loads(json.dumps(told))
+    return json.loads(json.dumps(msgspec.to_builtins(told, enc_hook=np.ndarray.tolist)))
+
+
+def restore(kind: type[T], stored: Mapping[str, object]) -> T:
+    """What `identity` wrote of the layout, or of the reading."""
+    fields = [stored[name] for name in kind._fields]
+    return msgspec.convert(fields, kind, dec_hook=lambda _, numbers: np.array(numbers, float))
 
 
 def carried(data: list[Series], shape: WindowShape) -> list[Series]:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -16,7 +16,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from ..bound.elbo import drift_evaluations
 from ..bound.objective import Objective, joins
-from ..data.batches import AbstractBatches, Slots, TrainingData, observed_entries
+from ..data.batches import AbstractBatches, Slots, observed_entries
 from ..data.feed import Feed
 from ..data.series import Series
 from ..data.store import Store
@@ -27,22 +27,20 @@ from ..parts.model import Model
 from ..predict.forecast import Sampling, forecast
 from ..predict.prediction import Prediction, mix
 from ..runtime.compile import compile_lightly
+from ..training.checkpoint import Recorder, write_history
 from ..training.ensemble import Members, member, stack
 from ..training.loop import Alone, Best, Group, Hooks, Outcome, State, train
 from ..training.parallel import Devices, is_first
 from ..training.prepare import Prepared, prepare
 from ..training.progress import Row
-from ..training.recorder import Recorder
 from ..training.settings import Training
 from .fitted import Fit
 from .run import carried, identity, tail_rows
-from .use import Forecaster
 from .validation import validation_pairs, validator
 
 JOIN_WARNING = 1.0  # nats per join; a 1-D OU with 15 joins overshoots its log-likelihood by 15 nats
 VALIDATION_SAMPLES = 64
 T = TypeVar("T")
-F = TypeVar("F", bound=Forecaster, covariant=True)
 _joins = compile_lightly(joins)
 
 
@@ -57,8 +55,8 @@ class Task:
     series: list[Series]
     cuts: Mapping[str, float]
     read: tuple[DataLayout, Reading]
-    held_out: list[Series]
     about: Mapping[str, object]
+    held_out: list[Series] = dataclasses.field(default_factory=list)
     store: Store | None = None
     devices: Devices | None = None
 
@@ -90,22 +88,20 @@ class Task:
 def _begin(task: Task) -> tuple[Prepared, State]:
     """Everything up to the first step, and the state of all models."""
     first = prepare(task.models[0], task.series, task.trainings[0], key=task.keys[0], read=task.read)
-    if task.count == 1:
-        return first, first.state
     others = [
         prepare(spec, task.series, task.trainings[0], key=key, read=task.read, like=first).state
         for spec, key in zip(task.models[1:], task.keys[1:], strict=True)
     ]
-    return first, stack([first.state, *others])
+    return first, stack([first.state, *others]) if others else first.state
 
 
 def _batches(task: Task, prepared: Prepared, key: PRNGKeyArray) -> AbstractBatches | Feed:
     """The windows to train on: all in memory, or read from a file for at most 256 steps at a time."""
-    training, group, size = task.trainings[0], task.sharing, task.trainings[0].batch_size
+    training, group = task.trainings[0], task.sharing
     if task.store is None:
-        return TrainingData(prepared.windows) if group is None else group.share(prepared.windows, size)
+        return prepared.data if group is None else group.share(prepared.windows, training.batch_size)
     seen = sum(item.mask.sum() for item in task.whole) / sum(item.mask.size for item in task.whole)
-    slots = Slots.over(task.store.num_partitions(prepared.shape.size), size)
+    slots = Slots.over(task.store.num_partitions(prepared.shape.size), training.batch_size)
     if group is not None:
         group.check(len(slots.low))
     return Feed(
@@ -120,18 +116,20 @@ def _batches(task: Task, prepared: Prepared, key: PRNGKeyArray) -> AbstractBatch
     )
 
 
-def _measure(objective: Objective, windows: Window, training: Training) -> Callable[[Model, int], Row]:
-    """Drift evaluations so far, the KL weight, and now and then the posterior's jump at the joins."""
+def _measure(task: Task, prepared: Prepared) -> Callable[[PyTree, int], Row]:
+    """Of the first model: drift evaluations so far, the KL weight, and now and then the posterior's jump at the joins."""
+    training, windows = task.trainings[0], prepared.windows
     ends = np.flatnonzero(~np.asarray(windows.first)[1:])
     some = ends[np.unique(np.linspace(0, len(ends) - 1, 32).astype(int))] if len(ends) else ends
     before, after = (
         jax.tree.map(lambda leaf, at=at: jax.device_put(np.asarray(leaf)[at]), windows) for at in (some, some + 1)
     )
     meet = jax.device_put(np.ones(len(some), bool))
-    weight = jax.jit(objective.weight)
+    weight = jax.jit(cast(Objective, prepared.objective).weight)
     batch = min(training.batch_size, len(windows.first))
 
-    def measure(model: Model, step: int) -> Row:
+    def measure(stacked: PyTree, step: int) -> Row:
+        model = task.pick(stacked, 0)
         values, derivatives = drift_evaluations(model, training.num_draws, training.num_times)
         row: Row = {
             "kl_weight": float(weight(np.int32(step - 1))),
@@ -148,10 +146,9 @@ def _measure(objective: Objective, windows: Window, training: Training) -> Calla
 
 def _validator(task: Task) -> Callable[[PyTree], Row] | None:
     """The error of forecasts, those of several models mixed."""
-    if not task.held_out or not task.lead:
+    if not task.held_out:
         return None
-    layout = task.read[0]
-    sampling = Sampling(-(-VALIDATION_SAMPLES // task.count))
+    layout, sampling = task.read[0], Sampling(-(-VALIDATION_SAMPLES // task.count))
 
     def mixed(stacked: PyTree, context: Series, times: np.ndarray, **options: object) -> Prediction:
         models = (task.pick(stacked, i) for i in range(task.count))
@@ -161,51 +158,36 @@ def _validator(task: Task) -> Callable[[PyTree], Row] | None:
     return validator(validation_pairs(task.series, task.held_out), layout, mixed)
 
 
-def _recorder(task: Task, windows: Window, out: str | Path | None) -> Recorder:
-    """Writes history and checkpoints of this task and no other."""
+def _identity(task: Task, windows: Window) -> dict[str, object]:
+    """What a checkpoint must agree on to go on from it."""
     observed = np.asarray(observed_entries(windows), windows.times.dtype)
     seen = (np.asarray(leaf).tobytes() for leaf in (*jax.tree.leaves(windows), observed))
-    named = {
-        **identity(task.models[0], *task.read, task.trainings[0]),
-        "fingerprint": hashlib.sha256(b"".join(seen)).hexdigest(),
-    }
-    return Recorder(out if task.lead else None, named if task.count == 1 else {**named, "members": task.count})
+    named = identity(task.models[0], *task.read, task.trainings[0])
+    named["fingerprint"] = hashlib.sha256(b"".join(seen)).hexdigest()
+    return named if task.count == 1 else {**named, "members": task.count}
 
 
-def _hooks(task: Task, prepared: Prepared, recorder: Recorder) -> Hooks:
-    measure = _measure(cast(Objective, prepared.objective), prepared.windows, task.trainings[0])
-    return Hooks(
-        measure=(lambda model, step: measure(task.pick(model, 0), step)) if task.lead else None,
-        validate=_validator(task),
-        on_row=recorder.row,
-        on_checkpoint=recorder.checkpoint,
-    )
-
-
-def _warn_of_joins(history: Sequence[Row]) -> None:
+def _finish(task: Task, prepared: Prepared, outcome: Outcome, before: list[Row]) -> Fit:
+    """What was trained, with all it needs to be used."""
+    best = task.trainings[0].select == "best" and outcome.best.model is not None
+    chosen = cast(Model, outcome.best.model if best else outcome.state.model)
+    model, *others = (task.pick(chosen, i) for i in range(task.count))
+    history = [*before, *outcome.history]
     jumps = [row["join_kl_mean"] for row in history if "join_kl_mean" in row]
     if jumps and jumps[-1] > JOIN_WARNING:
         warnings.warn(
             f"the posterior jumps by {jumps[-1]:.2g} nats on average where windows meet, so the sum over windows may exceed "
             "the true bound; use a larger partition_size, more lookahead, or Training(join_penalty=1.0).",
-            stacklevel=5,
+            stacklevel=4,
         )
-
-
-def _finish(task: Task, prepared: Prepared, outcome: Outcome, before: list[Row]) -> Fit:
-    """What was trained, with all it needs to be used."""
-    training = task.trainings[0]
-    best = training.select == "best" and outcome.best.model is not None
-    chosen = cast(Model, outcome.best.model if best else outcome.state.model)
-    history = [*before, *outcome.history]
-    _warn_of_joins(history)
+    layout, reading = task.read
     store, shape = task.store, prepared.shape
     return Fit(
         spec=task.models[0],
-        layout=prepared.layout,
-        reading=prepared.reading,
-        model=task.pick(chosen, 0),
-        training=training,
+        layout=layout,
+        reading=reading,
+        model=model,
+        training=task.trainings[0],
         context=carried(task.whole, shape) if store is None else [store.tail(tail_rows(shape))],
         history=history,
         stopped=outcome.stopped,
@@ -213,7 +195,7 @@ def _finish(task: Task, prepared: Prepared, outcome: Outcome, before: list[Row])
         compile_seconds=outcome.compile_seconds,
         cuts=task.cuts,
         about=task.about,
-        others=tuple(task.pick(chosen, i) for i in range(1, task.count)),
+        others=tuple(others),
     )
 
 
@@ -224,21 +206,20 @@ def train_task(
     if progress and task.lead and task.read[0].frame_shape:
         print("arcta: frames: reading levels and slopes of principal components first", file=sys.stderr, flush=True)
     prepared, state = _begin(task)
-    recorder, group = _recorder(task, prepared.windows, out), task.group()
-    best, before = Best(), []
-    if resume and task.lead:
-        state, best, before = recorder.resume(state)
-    recorder.begin(before)
+    group, hooks, best, before = task.group(), Hooks(), Best(), []
+    if task.lead:
+        hooks = Hooks(measure=_measure(task, prepared), validate=_validator(task))
+    if task.lead and out is not None:
+        recorder = Recorder(Path(out), _identity(task, prepared.windows))
+        if resume:
+            state, best, before = recorder.resume(state)
+        write_history(recorder.folder, before)
+        hooks = dataclasses.replace(hooks, on_row=recorder.row, on_checkpoint=recorder.checkpoint)
     if task.sharing is not None:
         state = task.sharing.same(state)
+    data = _batches(task, prepared, task.pick(state.key, 0))
+    show = progress and task.lead
     outcome = train(
-        prepared.objective,
-        state,
-        _batches(task, prepared, task.pick(state.key, 0)),
-        task.trainings[0],
-        hooks=_hooks(task, prepared, recorder),
-        best=best,
-        group=group,
-        progress=progress and task.lead,
+        prepared.objective, state, data, task.trainings[0], hooks=hooks, best=best, group=group, progress=show
     )
     return _finish(task, prepared, outcome, before), group

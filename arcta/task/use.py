@@ -46,18 +46,16 @@ class Forecaster:
         **options: object,
     ) -> Prediction | Bands:
         """What each member says, an equal part of the samples each, as one."""
-        count = len(self.members)
-        if count == 1:
-            return verb(self.members[0], self.layout, *arguments, sampling=sampling, key=key, **options)
-        shares = [
-            sampling._replace(num_samples=(sampling.num_samples + i) // count, quantiles=None) for i in range(count)
-        ]
-        said = [
-            verb(model, self.layout, *arguments, sampling=share, key=jax.random.fold_in(key, i), **options)
-            for i, (model, share) in enumerate(zip(self.members, shares, strict=True))
-            if share.num_samples > 0
-        ]
-        together = mix(cast("list[Prediction]", said))
+        members = self.members
+        if len(members) == 1:
+            return verb(members[0], self.layout, *arguments, sampling=sampling, key=key, **options)
+        said = []
+        for i, model in enumerate(members):
+            share = sampling._replace(num_samples=(sampling.num_samples + i) // len(members), quantiles=None)
+            if share.num_samples > 0:
+                own = jax.random.fold_in(key, i)
+                said.append(verb(model, self.layout, *arguments, sampling=share, key=own, **options))
+        together = mix(said)
         return together if sampling.quantiles is None else together.bands(sampling.quantiles)
 
     def _given(self, given: Series | Sequence[Series] | None) -> list[Series]:

@@ -50,7 +50,7 @@ def validator(
     """
 
     def validate(model: PyTree) -> Row:
-        squares, raw, count = 0.0, 0.0, 0
+        totals, count = np.zeros(2), 0
         for before, after in pairs:
             known = after.inputs if after.input_names else None
             try:
@@ -58,12 +58,10 @@ def validator(
             except FloatingPointError:
                 return {"validation": float("inf"), "validation_rmse": float("inf")}
             error = ahead.mean - after.values
-            squares += float(np.sum((error / layout.scaling.scale)[after.mask] ** 2))
-            raw += float(np.sum(error[after.mask] ** 2))
+            scaled = error / layout.scaling.scale
+            totals += [np.sum(part[after.mask] ** 2) for part in (scaled, error)]
             count += int(after.mask.sum())
-        return {
-            "validation": float(np.sqrt(squares / max(count, 1))),
-            "validation_rmse": float(np.sqrt(raw / max(count, 1))),
-        }
+        validation, rmse = np.sqrt(totals / max(count, 1))
+        return {"validation": float(validation), "validation_rmse": float(rmse)}
 
     return validate

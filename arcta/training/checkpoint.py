@@ -1,4 +1,5 @@
-"""Files that survive: JSON + raw arrays (safetensors), checksummed, replaced atomically, the previous pair kept.
+"""Files that survive: JSON + raw arrays (safetensors), checksummed, replaced atomically, the previous pair kept; of them a run's
+history and checkpoints are made.
 
 A *bundle* is `NAME.json` (the header) beside array files whose sha256 the header holds. Saving writes everything new
 under temporary names and renames arrays first, header last, so at every instant one header on disk matches the arrays
@@ -7,11 +8,12 @@ beside it; loading takes the newest pair that matches and says so when it is the
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +25,9 @@ from jaxtyping import Array, PyTree
 from safetensors.numpy import load as parse_safetensors
 from safetensors.numpy import save as to_safetensors
 
+from .loop import Best, State
+from .progress import Row
+
 VERSION = 2
 Arrays = Mapping[str, np.ndarray]
 T = TypeVar("T")
@@ -32,11 +37,8 @@ def _previous(path: Path) -> Path:
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
+def _is_key(leaf: Array) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -49,29 +51,27 @@ def write_atomically(path: Path, content: bytes) -> None:
     if path.exists():
         path.replace(_previous(path))
     temporary.replace(path)
-    _sync_folder(path.parent)
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
 
 
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """The array leaves of a pytree by their paths; typed PRNG keys as their raw data."""
-    leaves = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))[0]
-
-    def raw(leaf: Array) -> np.ndarray:
-        typed = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return np.asarray(jax.random.key_data(leaf) if typed else leaf, order="C")
-
-    return {jax.tree_util.keystr(path): raw(leaf) for path, leaf in leaves}
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array))
+    plain = ((path, jax.random.key_data(leaf) if _is_key(leaf) else leaf) for path, leaf in leaves)
+    return {jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in plain}
 
 
-def from_arrays(like: T, arrays: Arrays, *, where: str) -> T:
+def from_arrays(like: T, arrays: Arrays, *, where: str | Path) -> T:
     """`like` with its array leaves replaced by the stored ones of the same path, shape and type."""
 
     def stored(path: tuple[object, ...], leaf: object) -> object:
         if not isinstance(leaf, jax.Array):
             return leaf
         name = jax.tree_util.keystr(path)
-        typed = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        expected = jax.eval_shape(jax.random.key_data, leaf) if typed else leaf
+        expected = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
         if name not in arrays or arrays[name].shape != expected.shape:
             found = f"shape {arrays[name].shape}" if name in arrays else "nothing"
             raise ValueError(
@@ -79,7 +79,7 @@ def from_arrays(like: T, arrays: Arrays, *, where: str) -> T:
                 "Load it with the code and configuration it was saved with."
             )
         array = jax.device_put(np.asarray(arrays[name], expected.dtype))
-        return jax.random.wrap_key_data(array) if typed else array
+        return jax.random.wrap_key_data(array) if _is_key(leaf) else array
 
     return jax.tree_util.tree_map_with_path(stored, like)
 
@@ -132,7 +132,7 @@ def read_bundle(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, dict
     candidates = [path for path in (newest, _previous(newest)) if path.is_file()]
     if not candidates:
         raise ValueError(f"{folder} holds no {name}.json. Pass the folder of a saved run.")
-    failure: ValueError | None = None
+    failures: list[ValueError] = []
     for path in candidates:
         try:
             header = _read_header(path)
@@ -141,10 +141,61 @@ def read_bundle(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, dict
                 for filename, checksum in header.get("sha256", {}).items()
             }
         except ValueError as error:
-            failure = failure or error
+            failures.append(error)
             continue
-        if failure is not None:
-            warnings.warn(f"{failure} The previous save was loaded instead.", stacklevel=3)
+        if failures:
+            warnings.warn(f"{failures[0]} The previous save was loaded instead.", stacklevel=3)
         return header, files
-    assert failure is not None
-    raise failure
+    raise failures[0]
+
+
+def write_history(folder: Path, rows: Sequence[Row]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "history.jsonl").open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def read_history(folder: Path) -> list[Row]:
+    path = folder / "history.jsonl"
+    rows = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:  # a kill in the middle of a line; the rows before it are whole
+            break
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorder:
+    """Writes history and checkpoints below a run's folder; finds those of the same identity again to resume."""
+
+    folder: Path
+    identity: Mapping[str, object]
+
+    def resume(self, state: State) -> tuple[State, Best, list[Row]]:
+        where = self.folder / "checkpoint"
+        header, files = read_bundle(where, "latest")
+        for name, value in self.identity.items():
+            if header.get(name) != value:
+                raise ValueError(
+                    f"the checkpoint in {self.folder} belongs to another {name}; resume with the same one, or start anew in "
+                    "another folder."
+                )
+        state, best = from_arrays(state, files["latest"], where=where), Best()
+        if "best" in files:
+            model = from_arrays(state.model, files["best"], where=where)
+            best = Best(model, header["best_score"], header["since_best"])
+        return state, best, [row for row in read_history(self.folder) if row["step"] <= int(state.step)]
+
+    def row(self, row: Row) -> None:
+        with (self.folder / "history.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def checkpoint(self, state: State, best: Best) -> None:
+        header: dict[str, object] = {**self.identity, "step": int(state.step), "since_best": best.since}
+        files = {"latest": to_arrays(state)}
+        if best.model is not None:
+            header["best_score"] = best.score
+            files["best"] = to_arrays(best.model)
+        write_bundle(self.folder / "checkpoint", "latest", header, files)

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ..bound.objective import Objective
 from ..runtime.compile import compile_lightly
-from .loop import Advance, Loss, Optimised, State, advance, take_steps
+from .loop import Advance, Group, Loss, Optimised, State, advance, take_steps
 from .progress import Row
 from .settings import Training
 
@@ -46,11 +46,6 @@ def stack(states: list[State]) -> State:
 def member(tree: T, index: int | np.ndarray) -> T:
     """One member of stacked arrays, or, by an array of indices, some of them."""
     return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, tree)
-
-
-def _on_host(tree: T) -> T:
-    """Arrays as NumPy's, on a CPU without a copy, and sooner taken apart for each member than JAX's."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, tree)
 
 
 @compile_lightly
@@ -82,8 +77,8 @@ class Varied(eqx.Module):
         return self.training.optimiser(self.learning_rate, self.clip)
 
 
-class Members:
-    """Trains several models at once; a `train.Group`.
+class Members(Group):
+    """Trains several models at once.
 
     `terms` keeps what `train` sees the mean of: each member's loss terms, call by call.
     """
@@ -92,7 +87,7 @@ class Members:
         self.trainings = trainings
         self.terms: list[dict[str, np.ndarray]] = []
         self.devices = list(devices[: len(trainings)]) or jax.devices()[:1]
-        self._copies: dict[Device | str, PyTree] = {}
+        self._sent: tuple[PyTree, list[PyTree]] = (None, [])
 
     def _varied(self, loss: Objective) -> tuple[Objective, Optimised]:
         first = self.trainings[0]
@@ -108,41 +103,43 @@ class Members:
         varied, optimised = self._varied(cast(Objective, loss))
         arrays, means, last = self._run(varied, optimised, state, data, stop)
         steps = np.asarray(arrays.step)
+        reached = jnp.asarray(steps.min(), jnp.int32)
         if steps.min() < int(stop):
             last = member(last, int(steps.argmin()))
             if steps.max() > steps.min():
-                arrays, means, _ = self._run(varied, optimised, state, data, jnp.asarray(steps.min(), jnp.int32))
+                arrays, means, _ = self._run(varied, optimised, state, data, reached)
         else:
             last = jax.tree.map(jnp.mean, last)
         if steps.min() > int(state.step):
             self.terms.append(jax.tree.map(np.asarray, means))
-        _, static = eqx.partition(state, eqx.is_array)
-        whole = eqx.tree_at(lambda s: s.step, arrays, jnp.asarray(steps.min(), jnp.int32))
-        return eqx.combine(whole, static), jax.tree.map(jnp.mean, means), last
+        whole = eqx.combine(eqx.tree_at(lambda s: s.step, arrays, reached), state)
+        return whole, jax.tree.map(jnp.mean, means), last
 
-    def _on(self, device: Device, state: State, data: PyTree) -> tuple[State, PyTree]:
-        """State and data on a device; the data is sent there once."""
-        if len(self.devices) < 2:
-            return state, data
-        if self._copies.get("of") is not data:
-            self._copies = {"of": data}
-        if device not in self._copies:
-            self._copies[device] = jax.device_put(data, device)
-        arrays, static = eqx.partition(state, eqx.is_array)
-        return eqx.combine(jax.device_put(arrays, device), static), self._copies[device]
+    def _copies(self, data: PyTree) -> list[PyTree]:
+        """The data on each device, sent there once."""
+        if len(self.devices) == 1:
+            return [data]
+        if self._sent[0] is not data:
+            self._sent = data, [jax.device_put(data, device) for device in self.devices]
+        return self._sent[1]
 
     def _run(self, loss: Objective, training: Optimised, state: State, data: PyTree, stop: Array) -> Advance:
-        count, cpu = len(state.key), jax.default_backend() == "cpu"
+        count, cpu, copies = len(state.key), jax.default_backend() == "cpu", self._copies(data)
         shares = list(range(count)) if cpu else np.array_split(np.arange(count), len(self.devices))
-
-        model, moments = _on_host((state.model, state.optimiser)) if cpu else (state.model, state.optimiser)
+        model, moments = state.model, state.optimiser
+        if cpu:  # NumPy's arrays share the memory of JAX's there, and are sooner taken apart
+            model, moments = jax.tree.map(lambda x: np.asarray(x) if eqx.is_array(x) else x, (model, moments))
 
         def one(turn: int) -> Advance:
-            share, device = shares[turn], self.devices[turn % len(self.devices)]
+            share, place = shares[turn], turn % len(self.devices)
             own = State(member(model, share), member(moments, share), state.step, state.key[share])
-            own, copy = self._on(device, own, data)
+            if len(self.devices) > 1:
+                arrays, static = eqx.partition(own, eqx.is_array)
+                own = eqx.combine(jax.device_put(arrays, self.devices[place]), static)
             steps_to = advance if cpu else _advance
-            return jax.block_until_ready(steps_to(member(loss, share), member(training, share), own, copy, stop))
+            return jax.block_until_ready(
+                steps_to(member(loss, share), member(training, share), own, copies[place], stop)
+            )
 
         if cpu and int(stop) == int(state.step):
             done = [one(0)] * count  # no step is asked for: all that matters is that the program is there
@@ -151,22 +148,19 @@ class Members:
                 done = list(pool.map(one, range(len(shares))))
         arrays = [eqx.filter(each, eqx.is_array) for each in done]
         if cpu:
-            keyless = ((eqx.tree_at(lambda s: s.key, own, None), *terms) for own, *terms in arrays)
-            joined, *terms = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *keyless)
-            return eqx.tree_at(lambda s: s.key, joined, state.key, is_leaf=lambda x: x is None), *terms
+            parts = (((own.model, own.optimiser, own.step), *terms) for own, *terms in arrays)
+            joined, *terms = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *parts)
+            blank = eqx.filter(state, eqx.is_array)
+            return eqx.tree_at(lambda s: (s.model, s.optimiser, s.step), blank, joined), *terms
         if len(self.devices) > 1:
             arrays = jax.device_put(arrays, self.devices[0])
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *arrays)
 
     def histories(self, rows: Sequence[Row]) -> list[list[Row]]:
-        """Each member's log rows, from those that hold the means."""
         return [
             [
-                {**row, **{k: float(v[i]) for k, v in terms.items()}}
+                {**row, **{name: float(values[i]) for name, values in terms.items()}}
                 for row, terms in zip(rows, self.terms, strict=False)
             ]
             for i in range(len(self.trainings))
         ]
-
-    def agree(self, code: int) -> int:
-        return code

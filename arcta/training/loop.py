@@ -9,11 +9,13 @@ numbers are not finite is not taken: the loop stops before it and says which num
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -28,9 +30,9 @@ from ..runtime.sums import Terms
 from .progress import Progress, Row, on_interrupt
 from .settings import Training
 
-M = TypeVar("M")
 Slopes = tuple[tuple[Array, Terms], Array]
 Advance = tuple["State", Terms, Terms]
+Stopped = Literal["finished", "early", "interrupted"]
 
 
 @runtime_checkable
@@ -66,7 +68,6 @@ class Pieces(Protocol):
 
     def at(self, step: int) -> PyTree:
         """The data for the piece of training that `step` is in."""
-        ...
 
 
 class TrainingDiverged(RuntimeError):
@@ -93,7 +94,7 @@ class Outcome:
     state: State
     best: Best
     history: list[Row]
-    stopped: Literal["finished", "early", "interrupted"]
+    stopped: Stopped
     compile_seconds: float
     seconds: float
 
@@ -154,27 +155,27 @@ def advance(loss: Loss, training: Optimised, state: State, data: PyTree, stop: I
     return compile_for(state.model, take_steps)(loss, training, state, data, stop)
 
 
-@runtime_checkable
-class Group(Protocol):
+class Group(abc.ABC):
     """Who trains together: one model on one device (`Alone`), several devices (`parallel`), several models (`ensemble`)."""
 
+    @abc.abstractmethod
     def advance(self, loss: Loss, training: Training, state: State, data: PyTree, stop: Array) -> Advance:
         """As `advance`, for all of them."""
-        ...
 
     def agree(self, code: int) -> int:
         """The largest code that any process has."""
-        ...
+        return code
+
+    def histories(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """Each model's log rows, from those of all together."""
+        return [list(rows)]
 
 
-class Alone:
+class Alone(Group):
     """One model on one device."""
 
     def advance(self, loss: Loss, training: Training, state: State, data: PyTree, stop: Array) -> Advance:
         return advance(loss, training, state, data, stop)
-
-    def agree(self, code: int) -> int:
-        return code
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,11 +203,6 @@ def _diagnosis(step: int, terms: Row, history: list[Row]) -> str:
     )
 
 
-def _next_stop(step: int, training: Training, piece: int) -> int:
-    every = (training.log_every, training.validate_every, training.checkpoint_every, piece)
-    return min(training.steps, *((step // n + 1) * n for n in every))
-
-
 @dataclasses.dataclass
 class _Run:
     """A run of training on its way: where it is, and what to do at each stop."""
@@ -229,8 +225,10 @@ class _Run:
 
     def take(self) -> Row:
         """Train to the next stop; the log row of it."""
-        piece = self.data.steps if isinstance(self.data, Pieces) else self.training.steps
-        target = _next_stop(int(self.state.step), self.training, piece)
+        training, step = self.training, int(self.state.step)
+        piece = self.data.steps if isinstance(self.data, Pieces) else training.steps
+        every = (training.log_every, training.validate_every, training.checkpoint_every, piece)
+        target = min(training.steps, *((step // n + 1) * n for n in every))
         clock = time.perf_counter()
         self.state, means, last = self.steps_to(target)
         self.seconds += time.perf_counter() - clock
@@ -253,18 +251,15 @@ class _Run:
         self.history.append(row)
         hooks.on_row(row)
         if step % training.checkpoint_every == 0:
-            self.checkpoint()
+            hooks.on_checkpoint(self.state, self.best)
 
-    def checkpoint(self) -> None:
-        self.hooks.on_checkpoint(self.state, self.best)
-
-    def verdict(self, interrupted: bool) -> Literal["early", "interrupted"] | None:
+    def verdict(self, interrupted: bool) -> Stopped:
         """Whether to stop here; all processes of a job agree on it."""
         early = self.training.patience is not None and self.best.since >= self.training.patience
-        code = self.group.agree(2 if interrupted else int(early))
-        if code and (int(self.state.step) < self.training.steps or code == 1):
-            return "interrupted" if code == 2 else "early"
-        return None
+        verdicts: tuple[Stopped, ...] = ("finished", "early", "interrupted")
+        verdict = verdicts[self.group.agree(2 if interrupted else int(early))]
+        last = int(self.state.step) == self.training.steps
+        return "finished" if last and verdict == "interrupted" else verdict
 
 
 def train(
@@ -286,28 +281,23 @@ def train(
     On Ctrl-C a last checkpoint is made and what was reached is returned; when training diverges one is made before the error.
     """
     run = _Run(loss, data, training, hooks, group, state, best)
-    stopped: Literal["finished", "early", "interrupted"] = "finished"
+    stopped: Stopped = "finished"
     compile_seconds, began = 0.0, time.perf_counter()
     bar = Progress(training.steps, int(state.step), progress)
     try:
-        with on_interrupt() as interrupted:
+        with contextlib.closing(bar), on_interrupt() as interrupted:
             run.steps_to(int(state.step))
             compile_seconds = time.perf_counter() - began
             bar.compiled()
-            while int(run.state.step) < training.steps:
+            while stopped == "finished" and int(run.state.step) < training.steps:
                 row = run.take()
                 run.note(row)
                 bar.update(int(row["step"]), row)
-                verdict = run.verdict(bool(interrupted))
-                if verdict is not None:
-                    stopped = verdict
-                    break
+                stopped = run.verdict(bool(interrupted))
     except KeyboardInterrupt:
         stopped = "interrupted"
     except TrainingDiverged:
-        run.checkpoint()
+        hooks.on_checkpoint(run.state, run.best)
         raise
-    finally:
-        bar.close()
-    run.checkpoint()
+    hooks.on_checkpoint(run.state, run.best)
     return Outcome(run.state, run.best, run.history, stopped, compile_seconds, run.seconds)

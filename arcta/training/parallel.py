@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
@@ -31,7 +30,8 @@ from ..data.batches import DEVICES, AbstractBatches, Slots, TrainingData, observ
 from ..data.windows import Window
 from ..runtime.compile import compile_for
 from ..runtime.sums import Terms
-from .loop import Advance, Loss, Optimised, State, take_steps
+from .checkpoint import from_arrays, to_arrays
+from .loop import Advance, Group, Loss, Optimised, State, take_steps
 from .settings import Training
 
 JOB_SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
@@ -53,7 +53,6 @@ def connect() -> None:
     if jax.distributed.is_initialized():
         return
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    several = any(int(os.environ.get(name, "1")) > 1 for name in JOB_SIZES)
     if address is not None:
         count, rank = (os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
         if count is None or rank is None:
@@ -64,7 +63,7 @@ def connect() -> None:
         jax.distributed.initialize(
             address, int(count), int(rank), coordinator_bind_address=address, heartbeat_timeout_seconds=SILENCE
         )
-    elif several:
+    elif any(int(os.environ.get(name, "1")) > 1 for name in JOB_SIZES):
         jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)
 
 
@@ -77,10 +76,6 @@ def disconnect() -> None:
     """Let the other processes go, after training: the first one scores and reports alone."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
-
-
-def _is_key(leaf: object) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _average(tree: PyTree) -> PyTree:
@@ -126,7 +121,7 @@ def _peers() -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Devices:
+class Devices(Group):
     """Some devices as one; made by `devices`."""
 
     mesh: Mesh
@@ -167,16 +162,9 @@ class Devices:
         """The first process's state, on all."""
         if jax.process_count() == 1:
             return state
-        arrays, static = eqx.partition(state, eqx.is_array)
-        plain = jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf), arrays)
         with _peers():
-            told = multihost_utils.broadcast_one_to_all(plain)
-        return eqx.combine(
-            jax.tree.map(
-                lambda new, old: jax.random.wrap_key_data(new) if _is_key(old) else jnp.asarray(new), told, arrays
-            ),
-            static,
-        )
+            told = multihost_utils.broadcast_one_to_all(to_arrays(state))
+        return from_arrays(state, told, where="the first process's state")
 
     def advance(self, loss: Loss, training: Training, state: State, data: AbstractBatches, stop: Array) -> Advance:
         """As `train.advance`, each device on its places of the batch."""

@@ -19,7 +19,6 @@ from ..model.build import build
 from ..model.reading import DataLayout, Reading, read_data
 from ..model.spec import LatentSDE
 from ..model.start import warm_start
-from ..parts.model import Model
 from .loop import Loss, State, start
 from .settings import Training
 
@@ -44,7 +43,6 @@ class Prepared:
     """All that training starts from; `windows` are on the host, `data` where they are trained on."""
 
     layout: DataLayout
-    reading: Reading
     shape: WindowShape
     windows: Window
     objective: Loss
@@ -55,14 +53,10 @@ class Prepared:
         return TrainingData(self.windows)
 
 
-def _build_model(spec: LatentSDE, layout: DataLayout, reading: Reading, key: PRNGKeyArray) -> Model:
-    return build(spec, layout, reading, key=key)
-
-
 class Recipe(NamedTuple):
     """How a model is made, what it is trained on, and whether its parts start from a linear reading of the windows."""
 
-    make: Make = _build_model
+    make: Make = lambda spec, layout, reading, key: build(spec, layout, reading, key=key)
     loss: Callable[[Training], Loss] = objective_of
     warm: bool = True
 
@@ -89,4 +83,4 @@ def prepare(
     shape = layout.window_shape(model)
     windows = windows_of(series, layout.scaling, shape) if like is None else like.windows
     model = warm_start(model, spec, layout, reading, windows) if recipe.warm else model
-    return Prepared(layout, reading, shape, windows, recipe.loss(training), start(model, training, key=key))
+    return Prepared(layout, shape, windows, recipe.loss(training), start(model, training, key=key))

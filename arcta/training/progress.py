@@ -13,24 +13,22 @@ from types import FrameType
 Row = dict[str, int | float]
 
 
-def _line(row: Row) -> str:
-    names = ("loss", "log_likelihood", "path_kl", "initial_kl", "parameter_kl", "join_kl", "validation")
-    return "  ".join(f"{name} {row[name]:.4g}" for name in names if name in row)
+SHOWN = ("loss", "log_likelihood", "path_kl", "initial_kl", "parameter_kl", "join_kl", "validation")
 
 
 class Progress:
     """A rich bar on a terminal, a plain line now and then elsewhere, nothing when not wanted."""
 
     def __init__(self, total: int, first: int, show: bool):
-        self.total, self.first, self.began, self.bar, self.task = total, first, time.perf_counter(), None, None
-        self.show, self.printed = show, 0.0
+        self.total, self.first, self.show = total, first, show
+        self.began, self.printed, self.bar = time.perf_counter(), 0.0, None
         if show and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (MofNCompleteColumn(), BarColumn(24), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
             self.bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True))
-            self.task = self.bar.add_task("compiling", total=total, completed=first, rate="")
+            self.bar.add_task("compiling", total=total, completed=first, rate="")
             self.bar.start()
         elif show:
             print(f"arcta: compiling, then {total - first} steps", file=sys.stderr, flush=True)
@@ -41,16 +39,14 @@ class Progress:
     def update(self, step: int, row: Row) -> None:
         seconds = time.perf_counter() - self.began
         rate = (step - self.first) / max(seconds, 1e-9)
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=step, description=_line(row), rate=f"{rate:.0f} steps/s")
+        terms = "  ".join(f"{name} {row[name]:.4g}" for name in SHOWN if name in row)
+        if self.bar is not None:
+            task = self.bar.task_ids[0]
+            self.bar.update(task, completed=step, description=terms, rate=f"{rate:.0f} steps/s")
         elif self.show and (seconds - self.printed > 2.0 or step == self.total):
             self.printed = seconds
-            left = (self.total - step) / max(rate, 1e-9)
-            print(
-                f"step {step}/{self.total}  {_line(row)}  {rate:.0f} steps/s  {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+            pace = f"{rate:.0f} steps/s  {(self.total - step) / max(rate, 1e-9):.0f} s left"
+            print(f"step {step}/{self.total}  {terms}  {pace}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self.bar is not None:

@@ -45,10 +45,8 @@ class Training:
 
     def __post_init__(self) -> None:
         whole = ("steps", "batch_size", "num_draws", "num_times", "log_every", "validate_every", "checkpoint_every")
-        for name in whole:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}. Leave it out for a default.")
         for name, ok, wanted in (
+            *((name, getattr(self, name) >= 1, "at least 1") for name in whole),
             ("learning_rate", self.learning_rate > 0, "positive"),
             ("clip", self.clip > 0, "positive"),
             ("kl_weight", self.kl_weight >= 0, "0 or more"),
