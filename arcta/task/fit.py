@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import jax
 import numpy as np
@@ -29,35 +29,31 @@ from .validation import hold_out
 F = TypeVar("F", bound=Forecaster, covariant=True, default=Fit)
 
 
-class Options(TypedDict, total=False):
-    """What `fit` hands on to a model with a way of training of its own."""
-
-    key: int | PRNGKeyArray
-    validation: Series | Sequence[Series] | None
-    training: Training
-    progress: bool
-
-
 @runtime_checkable
 class Fits(Protocol[F]):
     """A model with a way of training of its own, as those in `arcta.baselines`."""
 
-    def fit(self, data: Series | Sequence[Series], **options: Unpack[Options]) -> F: ...
+    def fit(
+        self,
+        data: Series | Sequence[Series],
+        *,
+        key: int | PRNGKeyArray,
+        validation: Series | Sequence[Series] | None,
+        training: Training,
+        progress: bool,
+    ) -> F: ...
 
 
-def _fit_rival(
-    model: Fits[F],
-    data: Series | Sequence[Series] | Store,
-    given: Mapping[str, object],
-    **options: Unpack[Options],
-) -> F:
-    name = type(model).__name__
-    unused = [option for option, value in given.items() if value]
-    if unused:
-        raise ValueError(f"{name} does not know {unused[0]}=; leave it out.")
+def _check_rival(
+    name: str, data: Series | Sequence[Series] | Store, unknown: Mapping[str, object]
+) -> Series | Sequence[Series]:
+    """The data, if a rival can be trained on it and none of the options that it does not know were given."""
+    for option, value in unknown.items():
+        if value:
+            raise ValueError(f"{name} does not know {option}=; leave it out.")
     if isinstance(data, Store):
         raise ValueError(f"{name} needs its data in memory; an arcta.store is for LatentSDE.")
-    return model.fit(data, **options)
+    return data
 
 
 def _check(training: Training, store: Store | None, holdout: float, ensemble: int, devices: Devices | None) -> None:
@@ -130,8 +126,9 @@ def fit(
         Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
     """
     if not isinstance(model, LatentSDE):
-        given = {"holdout": holdout, "out": out, "resume": resume, "devices": devices, "ensemble": ensemble > 1}
-        return _fit_rival(model, data, given, key=key, validation=validation, training=training, progress=progress)
+        unknown = {"holdout": holdout, "out": out, "resume": resume, "devices": devices, "ensemble": ensemble > 1}
+        data = _check_rival(type(model).__name__, data, unknown)
+        return model.fit(data, key=key, validation=validation, training=training, progress=progress)
     if resume and out is None:
         raise ValueError("resume=True needs out=, the folder of the run to continue. Pass out='run/'.")
     store, found = data if isinstance(data, Store) else None, None if devices is None else devices_of(devices)
