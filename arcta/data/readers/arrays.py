@@ -14,9 +14,9 @@ import numpy as np
 
 from ..calendar import Calendar
 from ..series import Series
-from .source import TIME_NAMES, UNITS, Loaded, Options, Table, first_line
+from .source import TIME_NAMES, Loaded, Options, Table, first_line
 from .tables import from_table
-from .times import unit_of
+from .times import count_dates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], path: Path, options: Options)
     if values.dtype.kind not in "biuf":
         raise ValueError(f"{path.name}: values must be numbers; they are {values.dtype}. Convert them.")
     stacked = values.ndim > 1 and t.ndim <= 2 and values.shape[0] != t.shape[-1] and values.shape[1] == t.shape[-1]
-    calendar, numbers = _array_times(t, options)
+    numbers, calendar = _array_times(t, options)
     names = [str(n) for n in arrays["names"]] if "names" in arrays else None
 
     def words(name: str) -> list[str] | None:
@@ -102,18 +102,16 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], path: Path, options: Options)
         raise ValueError(f"{path.name}: {error}") from None
 
 
-def _array_times(t: np.ndarray, options: Options) -> tuple[Calendar | None, np.ndarray]:
+def _array_times(t: np.ndarray, options: Options) -> tuple[np.ndarray, Calendar | None]:
     if t.dtype.kind != "M":
-        return None, t.astype(float)
+        return t.astype(float), None
     import pandas as pd
 
-    flat = pd.DatetimeIndex(t.reshape(-1))
+    dates = pd.DatetimeIndex(t.reshape(-1))
     if options.time_zone:
-        flat = flat.tz_localize(options.time_zone, ambiguous="infer").tz_convert("UTC").tz_localize(None)
-    origin = flat.min().floor("s")
-    seconds = np.asarray((flat - origin) / pd.Timedelta(1, "s"), float)
-    unit = options.time_unit or unit_of(seconds)
-    return Calendar(origin.isoformat(), unit, options.time_zone or ""), (seconds / UNITS[unit]).reshape(t.shape)
+        dates = dates.tz_localize(options.time_zone, ambiguous="infer")
+    numbers, calendar = count_dates(dates, options.time_zone or "", options.time_unit)
+    return numbers.reshape(t.shape), calendar
 
 
 def from_zarr(path: Path, options: Options) -> Loaded:

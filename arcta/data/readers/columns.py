@@ -20,7 +20,7 @@ SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 9999.0, 99999.0, 1e20, -1e20)
 
 def is_number(text: str, decimal: str) -> bool:
     try:
-        float(text.replace(decimal, ".") if decimal != "." else text)
+        float(text.replace(decimal, "."))
     except ValueError:
         return False
     return True
@@ -59,16 +59,6 @@ def name_columns(table: Table) -> tuple[Table, dict[str, str]]:
     return table._replace(frame=frame), units
 
 
-def _blank(frame: pd.DataFrame) -> np.ndarray:
-    """True where a cell is empty."""
-    empty = frame.isna().to_numpy()
-    for i in range(frame.shape[1]):
-        column = frame.iloc[:, i]
-        if holds_text(column):
-            empty[:, i] |= column.astype(str).str.strip().str.lower().isin(EMPTY).to_numpy()
-    return empty
-
-
 def holds_text(column: pd.Series) -> bool:
     import pandas as pd
 
@@ -77,15 +67,18 @@ def holds_text(column: pd.Series) -> bool:
 
 def drop_empty_rows(table: Table) -> Table:
     """Without rows that hold nothing."""
-    frame, rows, notes = table.frame, table.rows, table.notes
-    nothing = _blank(frame).all(axis=1)
-    if nothing.any():
-        first = rows[np.flatnonzero(nothing)[0]]
-        notes.append(f"{int(nothing.sum())} rows of {table.where} are empty (first: row {first}); left out.")
-    kept = ~nothing
-    if not kept.any():
+    filled = np.zeros(len(table.frame), bool)
+    for _, column in table.frame.items():
+        empty = column.isna()
+        if holds_text(column):
+            empty |= column.astype(str).str.strip().str.lower().isin(EMPTY)
+        filled |= ~empty.to_numpy()
+    if not filled.all():
+        first = table.rows[~filled][0]
+        table.notes.append(f"{int((~filled).sum())} rows of {table.where} are empty (first: row {first}); left out.")
+    if not filled.any():
         raise ValueError(f"{table.where} has a header but no rows. Check that it was written.")
-    return table._replace(frame=frame[kept].reset_index(drop=True), rows=rows[kept])
+    return table._replace(frame=table.frame[filled].reset_index(drop=True), rows=table.rows[filled])
 
 
 def find_column(table: Table, name: str, what: str) -> str:
@@ -99,31 +92,28 @@ def find_column(table: Table, name: str, what: str) -> str:
     raise ValueError(f"{table.where} has no column '{name}' ({what}); its columns are {shown}. Use one of those names.")
 
 
-def bring_index(table: Table, options: Options) -> tuple[Table, str | None]:
+def bring_index(table: Table) -> tuple[Table, str | None]:
     """A DataFrame's own index as a column, if it means something; its name if that is the time."""
     import pandas as pd
 
-    index = table.frame.index
+    frame, index = table.frame, table.frame.index
     if isinstance(index, pd.RangeIndex):
         return table, None
-    frame = table.frame
     if isinstance(index, pd.MultiIndex):
         return table._replace(frame=frame.reset_index()), None
     name = str(index.name) if index.name is not None else "time"
     if name in frame.columns:
         return table._replace(frame=frame.reset_index(drop=True)), None
-    frame = frame.copy()
-    frame.insert(0, name, index)
-    frame = frame.reset_index(drop=True)
     dates = isinstance(index, pd.DatetimeIndex)
     numbers = index.dtype.kind in "iuf" and (index.name is not None or index.is_monotonic_increasing)
-    return table._replace(frame=frame), name if dates or numbers else None
+    return table._replace(frame=frame.reset_index(names=name)), name if dates or numbers else None
 
 
-def numeric(table: Table, name: str, column: pd.Series, options: Options) -> np.ndarray:
+def numeric(table: Table, name: str, options: Options) -> np.ndarray:
     """A column as float64 with NaN for what is missing; NaN too where text is not a number (told apart by the caller)."""
     import pandas as pd
 
+    column = table.frame[name]
     if pd.api.types.is_bool_dtype(column.dtype):
         values = column.astype(float).to_numpy(float, na_value=np.nan)
     elif pd.api.types.is_numeric_dtype(column.dtype):

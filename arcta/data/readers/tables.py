@@ -38,7 +38,7 @@ def _to_wide(
 
     variable = find_column(table, str(options.variable), "the variable")
     value = find_column(table, str(options.value or "value"), "the value")
-    numbers = numeric(table, value, table.frame[value], options)
+    numbers = numeric(table, value, options)
     if np.isinf(numbers).all():
         raise ValueError(
             f"column '{value}' of {table.where} holds words, not numbers. Name the column of values with value=."
@@ -64,7 +64,7 @@ def _to_wide(
 
 
 def from_table(table: Table, options: Options) -> Loaded:
-    table, index = bring_index(table, options)
+    table, index = bring_index(table)
     table, units = name_columns(table)
     table = drop_empty_rows(table)
     index = split_unit(index)[0] if index else None
@@ -86,7 +86,7 @@ def from_table(table: Table, options: Options) -> Loaded:
     inputs = [find_column(table, name, "an input") for name in options.inputs]
     columns = _channels(table, used | set(inputs), options)
     values = np.stack([columns[name] for name in columns], axis=1)
-    known = [numeric(table, name, table.frame[name], options) for name in inputs]
+    known = [numeric(table, name, options) for name in inputs]
     series = []
     for label in dict.fromkeys(group):
         rows = np.flatnonzero(group == label)
@@ -121,7 +121,7 @@ def _channels(table: Table, taken: set[str | None], options: Options) -> dict[st
     )
     columns: dict[str, np.ndarray] = {}
     for name in names:
-        values = numeric(table, name, table.frame[name], options)
+        values = numeric(table, name, options)
         if len(values) and np.isinf(values).all():
             if wanted:
                 raise ValueError(
@@ -138,11 +138,7 @@ def _channels(table: Table, taken: set[str | None], options: Options) -> dict[st
                 f"every channel must be observed at least once; column '{name}' of {table.where} is empty in all "
                 f"{len(values)} rows. Drop it, or name the columns to model with channels=."
             )
-        elif (
-            not wanted
-            and name in ("index", "Unnamed: 0")
-            and np.array_equal(values - values[0], np.arange(len(values)))
-        ):
+        elif not wanted and name == "index" and np.array_equal(values - values[0], np.arange(len(values))):
             table.notes.append(f"the first column of {table.where} numbers the rows; ignored.")
         else:
             note_sentinels(table, name, values)

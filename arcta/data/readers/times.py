@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def _to_datetime(text: pd.Series, *, utc: bool) -> pd.Series:
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pd.to_datetime(text, errors="coerce", utc=utc, format="mixed")
+
+
 def looks_like_dates(column: pd.Series) -> bool:
     import pandas as pd
 
@@ -30,10 +38,8 @@ def looks_like_dates(column: pd.Series) -> bool:
     some = some[~some.str.lower().isin(EMPTY)].head(20)
     if some.empty or not some.str.contains(r"\d[-/.:T]\d").all():
         return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        parsed = pd.to_datetime(some, errors="coerce", utc=True, format="mixed").notna()
-    return bool(parsed.mean() > 0.5) and not any(is_number(x.replace(",", "."), ".") for x in some)
+    parsed = _to_datetime(some, utc=True).notna()
+    return bool(parsed.mean() > 0.5) and not any(is_number(x, ",") for x in some)
 
 
 def find_time(table: Table, options: Options, index: str | None) -> str | None:
@@ -73,8 +79,9 @@ def read_times(
         return np.arange(len(table.frame), dtype=float), None, options.time_unit or "rows"
     column = table.frame[name]
     if looks_like_dates(column):
-        return _dates(table, name, options)
-    numbers = numeric(table, name, column, options)
+        numbers, calendar = _dates(table, name, options)
+        return numbers, calendar, calendar.unit
+    numbers = numeric(table, name, options)
     if np.isinf(numbers).all():
         raise ValueError(
             f"times must be numbers or dates; row {table.rows[0]}, column '{name}' of {table.where} holds '{column.iloc[0]}'. "
@@ -89,64 +96,67 @@ def read_times(
     return numbers, None, options.time_unit or units.get(name, "")
 
 
-def _dates(table: Table, name: str, options: Options) -> tuple[np.ndarray, Calendar, str]:
+def _dates(table: Table, name: str, options: Options) -> tuple[np.ndarray, Calendar]:
     import pandas as pd
 
-    column = table.frame[name]
-    zone = ""
+    column, where = table.frame[name], f"column '{name}' of {table.where}"
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        parsed = pd.DatetimeIndex(column)
-        zone = str(parsed.tz) if parsed.tz is not None else ""
+        dates = pd.DatetimeIndex(column)
     else:
-        text = column.astype(str).str.strip()
-        aware = text.str.contains(r"(?:Z|[+-]\d{2}:?\d{2})$", regex=True)
-        if aware.any() and not aware.all():
-            row = table.rows[np.flatnonzero(~aware.to_numpy())[0]]
-            raise ValueError(
-                f"dates must all say their time zone, or none; row {row}, column '{name}' of {table.where} does not "
-                f"({text.iloc[int(np.flatnonzero(~aware.to_numpy())[0])]}). Add the offset there."
-            )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            parsed = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", utc=bool(aware.any()), format="mixed"))
-        if aware.any():
-            zone = "UTC"
-            offsets = text.str.extract(r"(Z|[+-]\d{2}:?\d{2})$")[0].str.replace(":", "").replace("Z", "+0000").unique()
-            if len(offsets) > 1:
-                table.notes.append(
-                    f"column '{name}' of {table.where} mixes the offsets {', '.join(sorted(offsets)[:4])}; read as UTC"
-                    + (f" and shown in {options.time_zone}." if options.time_zone else ".")
-                )
-            elif offsets[0] != "+0000" and not options.time_zone:
-                table.notes.append(
-                    f"column '{name}' of {table.where} is at {offsets[0]}; results are in UTC (time_zone=)."
-                )
-    lost = np.flatnonzero(parsed.isna())
+        dates = _parse(column.astype(str).str.strip(), table, where, options)
+    zone = options.time_zone or ("" if dates.tz is None else str(dates.tz))
+    lost = np.flatnonzero(dates.isna())
     if lost.size:
         raise ValueError(
-            f"every row needs a date; row {table.rows[lost[0]]}, column '{name}' of {table.where} holds "
-            f"{table.frame[name].iloc[int(lost[0])]!r}. Mend it or drop the row."
+            f"every row needs a date; row {table.rows[lost[0]]}, {where} holds {column.iloc[int(lost[0])]!r}. "
+            "Mend it or drop the row."
         )
-    if parsed.tz is None and options.time_zone:
+    if dates.tz is None and options.time_zone:
         try:
-            parsed = parsed.tz_localize(options.time_zone, ambiguous="infer", nonexistent="raise")
+            dates = dates.tz_localize(options.time_zone, ambiguous="infer")
         except Exception as error:
             raise ValueError(
-                f"column '{name}' of {table.where} does not fit the zone {options.time_zone}: {first_line(error)}. "
+                f"{where} does not fit the zone {options.time_zone}: {first_line(error)}. "
                 "Write the offsets into the dates."
             ) from None
-    if options.time_zone:
-        zone = options.time_zone
-    plain = parsed.tz_convert("UTC").tz_localize(None) if parsed.tz is not None else parsed
-    origin = plain.min().floor("s")
-    seconds = np.asarray((plain - origin) / pd.Timedelta(1, "s"), float)
-    unit = options.time_unit or unit_of(seconds)
+    return count_dates(dates, zone, options.time_unit)
+
+
+def _parse(text: pd.Series, table: Table, where: str, options: Options) -> pd.DatetimeIndex:
+    """Words as dates, in UTC if they say their offset."""
+    import pandas as pd
+
+    offset = text.str.extract(r"(Z|[+-]\d{2}:?\d{2})$")[0]
+    aware = offset.notna().to_numpy()
+    if aware.any() and not aware.all():
+        first = int(np.argmin(aware))
+        raise ValueError(
+            f"dates must all say their time zone, or none; row {table.rows[first]}, {where} does not "
+            f"({text.iloc[first]}). Add the offset there."
+        )
+    offsets = offset.dropna().str.replace(":", "").replace("Z", "+0000").unique()
+    if len(offsets) > 1:
+        table.notes.append(
+            f"{where} mixes the offsets {', '.join(sorted(offsets)[:4])}; read as UTC"
+            + (f" and shown in {options.time_zone}." if options.time_zone else ".")
+        )
+    elif aware.any() and offsets[0] != "+0000" and not options.time_zone:
+        table.notes.append(f"{where} is at {offsets[0]}; results are in UTC (time_zone=).")
+    return pd.DatetimeIndex(_to_datetime(text, utc=bool(aware.any())))
+
+
+def count_dates(dates: pd.DatetimeIndex, zone: str, unit: str | None) -> tuple[np.ndarray, Calendar]:
+    """Dates as numbers, and what these mean; in the largest unit not above the typical step if none is given."""
+    import pandas as pd
+
+    if dates.tz is not None:
+        dates = dates.tz_convert("UTC").tz_localize(None)
+    origin = dates.min().floor("s")
+    seconds = np.asarray((dates - origin) / pd.Timedelta(1, "s"), float)
+    if not unit:
+        steps = np.diff(np.unique(seconds))
+        typical = float(np.median(steps)) if len(steps) else 1.0
+        unit = next((unit for unit in reversed(UNITS) if UNITS[unit] <= typical * (1 + 1e-9)), "us")
     if unit not in UNITS:
         raise ValueError(f"time_unit for dates must be one of {', '.join(UNITS)}; got '{unit}'. Use one of them.")
-    return seconds / UNITS[unit], Calendar(origin.isoformat(), unit, zone), unit
-
-
-def unit_of(seconds: np.ndarray) -> str:
-    steps = np.abs(np.diff(np.unique(seconds)))
-    typical = float(np.median(steps)) if len(steps) else 1.0
-    return next((unit for unit in reversed(UNITS) if UNITS[unit] <= typical * (1 + 1e-9)), "us")
+    return seconds / UNITS[unit], Calendar(origin.isoformat(), unit, zone)
