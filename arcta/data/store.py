@@ -121,6 +121,10 @@ def _open(path: str | Path) -> Source:
     return ZarrArray(path) if path.is_dir() else NpyFile(path)
 
 
+def _observed_rows(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
+    return np.any(~np.isnan(values.reshape(len(values), -1)), axis=1)
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Store:
     """One long series in a file; made by `arcta.store`."""
@@ -170,7 +174,7 @@ class Store:
         rows = count
         while True:
             times, values = self._read(max(len(self) - rows, 0), len(self))
-            if (~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum() >= count or rows >= len(self):
+            if _observed_rows(values).sum() >= count or rows >= len(self):
                 return self._series(times, values)
             rows *= 2
 
@@ -181,17 +185,15 @@ class Store:
     def window(self, index: int, scaling: Scaling, shape: WindowShape) -> Window | None:
         """Partition number `index` as a window with a leading axis of one; None if it holds fewer than two observations."""
         size, lookahead, margin = shape
-        begin, after = index * size, (index + 1) * size
-        if index == self.num_partitions(size) - 1:
-            after = len(self)
+        begin = index * size
+        after = begin + size if index < self.num_partitions(size) - 1 else len(self)
         first, last = max(begin - margin, 0), min(after + 1 + margin + lookahead, len(self))
         times, values = self._read(first, last)
-        seen = (~np.isnan(values.reshape(len(values), -1))).any(axis=1)
-        row = first + np.flatnonzero(seen)
-        bounds = np.array([np.sum(row < begin)]), np.array([np.sum(row < after)])
-        if bounds[1][0] - bounds[0][0] < 2:
+        row = first + np.flatnonzero(_observed_rows(values))
+        low, high = np.searchsorted(row, [[begin], [after]])
+        if high[0] - low[0] < 2:
             return None
-        return cut(self._series(times, values), scaling, Cuts(*bounds, np.array([begin == 0])), shape)
+        return cut(self._series(times, values), scaling, Cuts(low, high, np.array([begin == 0])), shape)
 
     def windows(
         self, indices: Int[np.ndarray, " windows"], scaling: Scaling, shape: WindowShape
@@ -205,7 +207,7 @@ class Store:
         parts, places = [], []
         if inside.any():
             spans = [(int(start), int(start) + rows) for start in starts[inside]]
-            for source in (self.source, *(() if self.clock is None else (self.clock,))):
+            for source in filter(None, (self.source, self.clock)):
                 for span in spans:
                     source.expect(*span)
             read = [self._read(*span) for span in spans]
@@ -215,9 +217,8 @@ class Store:
             inside[inside] = whole
             begin = margin + rows * np.arange(whole.sum())
             x, mask = (part[whole].reshape(-1, part.shape[-1]) for part in (np.nan_to_num(values), seen))
-            no_inputs = np.zeros((len(begin), 0)), np.zeros((len(begin), 0, 0))
             found = Rows(times[whole].ravel(), x, mask)
-            parts.append(cut_rows(found, scaling, Cuts(begin, begin + size, begin < 0), no_inputs, shape))
+            parts.append(cut_rows(found, scaling, Cuts(begin, begin + size, begin < 0), None, shape))
             places.extend(np.flatnonzero(inside))
         for index in np.unique(indices[~inside]):  # each once: a short file draws its first and last window often
             window = self.window(int(index), scaling, shape)
@@ -226,9 +227,8 @@ class Store:
                 parts.extend([window] * len(here))
                 places.extend(here)
         order = np.argsort(places)
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *parts), np.isin(
-            np.arange(len(indices)), places
-        )
+        enough = np.isin(np.arange(len(indices)), places)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *parts), enough
 
 
 def store(

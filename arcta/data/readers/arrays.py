@@ -14,7 +14,7 @@ from ..calendar import Calendar
 from ..series import Series
 from .source import TIME_NAMES, Loaded, Options, Table, first_line
 from .tables import from_table
-from .times import count_dates
+from .columns import count_dates
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,14 +20,15 @@ from .columns import (
     bring_index,
     drop_empty_rows,
     find_column,
+    find_time,
     holds_text,
     name_columns,
     note_sentinels,
     numeric,
+    read_times,
     split_unit,
 )
 from .source import Loaded, Options, Table
-from .times import find_time, read_times
 
 
 def _to_wide(
@@ -86,7 +87,7 @@ def from_table(table: Table, options: Options) -> Loaded:
     inputs = [find_column(table, name, "an input") for name in options.inputs]
     columns = _channels(table, used | set(inputs), options)
     values = np.stack([columns[name] for name in columns], axis=1)
-    known = [numeric(table, name, options) for name in inputs]
+    known = np.array([numeric(table, name, options) for name in inputs]).reshape(len(inputs), len(times))
     series = []
     for label in dict.fromkeys(group):
         rows = np.flatnonzero(group == label)
@@ -94,15 +95,20 @@ def from_table(table: Table, options: Options) -> Loaded:
         if not np.isfinite(values[rows]).any():
             table.notes.append(f"series '{label}' of {table.where} has no observed value; left out.")
             continue
-        _check_inputs(table, inputs, [column[rows] for column in known], rows)
+        bad = np.argwhere(~np.isfinite(known[:, rows]))
+        if len(bad):
+            raise ValueError(
+                f"inputs must be known at every time; {table.cell(rows[bad[0, 1]], inputs[bad[0, 0]])} is missing. "
+                "Fill it in, or leave that column out of inputs."
+            )
         series.append(
             Series(
                 times[rows],
                 values[rows],
                 channels=list(columns),
                 units=[units.get(name, "") for name in columns],
-                inputs=np.stack([column[rows] for column in known], axis=1) if inputs else None,
-                input_names=inputs or None,
+                inputs=known[:, rows].T,
+                input_names=inputs,
                 name=str(label),
                 time_unit=time_unit,
                 calendar=calendar,
@@ -176,13 +182,3 @@ def _in_order(
             f"{table.rows[rows[k - 1]]} (t={before}) in series '{label}'. {advice}."
         )
     return rows
-
-
-def _check_inputs(table: Table, names: list[str], columns: list[np.ndarray], rows: np.ndarray) -> None:
-    for name, column in zip(names, columns, strict=True):
-        bad = np.flatnonzero(~np.isfinite(column))
-        if bad.size:
-            raise ValueError(
-                f"inputs must be known at every time; row {table.rows[rows[bad[0]]]}, column '{name}' of {table.where} is missing. "
-                "Fill it in, or leave that column out of inputs."
-            )
