@@ -12,9 +12,9 @@ import numpy as np
 
 from ..calendar import Calendar
 from ..series import Series
+from .columns import count_dates
 from .source import TIME_NAMES, Loaded, Options, Table, first_line
 from .tables import from_table
-from .columns import count_dates
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,6 @@ from .source import EMPTY, ROW, TIME_NAMES, UNITS, Options, Table, first_line
 if TYPE_CHECKING:
     import pandas as pd
 
-SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 9999.0, 99999.0, 1e20, -1e20)
-
 
 def is_number(text: str, decimal: str) -> bool:
     try:
@@ -37,29 +35,23 @@ def split_unit(name: str) -> tuple[str, str]:
 
 def name_columns(table: Table) -> tuple[Table, dict[str, str]]:
     """Distinct column names without units, and the unit of each."""
-    frame, notes = table.frame, table.notes
-    import pandas as pd
-
-    if isinstance(frame.columns, pd.MultiIndex):
-        frame.columns = [" ".join(str(part) for part in name if str(part)) for name in frame.columns]
-    raw = [str(name).strip() for name in frame.columns]
-    empty = [i for i, name in enumerate(raw) if name in ("", "nan") or name.startswith("Unnamed:")]
+    levels = [name if isinstance(name, tuple) else (name,) for name in table.frame]
+    raw = [" ".join(str(part) for part in name if str(part)).strip() for name in levels]
     parts = [split_unit(name) for name in raw]
     bare = [name for name, _ in parts]
-    names: list[str] = []
-    for i, name in enumerate(raw):
-        best = parts[i][0] if bare.count(parts[i][0]) == 1 else name
-        best = best if i not in empty else ("index" if i == 0 else f"column {i + 1}")
+    units: dict[str, str] = {}
+    for i, (name, (short, unit)) in enumerate(zip(raw, parts, strict=True)):
+        if name in ("", "nan") or name.startswith("Unnamed:"):
+            best, unit = "index" if i == 0 else f"column {i + 1}", ""
+        else:
+            best = short if bare.count(short) == 1 else name
         count, fresh = 2, best
-        while fresh in names:
+        while fresh in units:
             fresh, count = f"{best}.{count}", count + 1
         if fresh != best:
-            notes.append(f"{table.where} has several columns called '{best}'; one is now '{fresh}'.")
-        names.append(fresh)
-    units = {name: parts[i][1] if i not in empty else "" for i, name in enumerate(names)}
-    frame = frame.copy()
-    frame.columns = names
-    return table._replace(frame=frame), units
+            table.notes.append(f"{table.where} has several columns called '{best}'; one is now '{fresh}'.")
+        units[fresh] = unit
+    return table._replace(frame=table.frame.set_axis(list(units), axis=1)), units
 
 
 def holds_text(column: pd.Series) -> bool:
@@ -109,7 +101,7 @@ def bring_index(table: Table) -> tuple[Table, str | None]:
         return table._replace(frame=frame.reset_index(drop=True)), None
     dates = isinstance(index, pd.DatetimeIndex)
     numbers = index.dtype.kind in "iuf" and (index.name is not None or index.is_monotonic_increasing)
-    return table._replace(frame=frame.reset_index(names=name)), name if dates or numbers else None
+    return table._replace(frame=frame.reset_index(names=name)), split_unit(name)[0] if dates or numbers else None
 
 
 def numeric(table: Table, name: str, options: Options) -> np.ndarray:
@@ -142,20 +134,6 @@ def numeric(table: Table, name: str, options: Options) -> np.ndarray:
             return np.full(len(values), np.inf)  # a column of words
     numbers = [float(m) for m in options.missing if not isinstance(m, str) or is_number(m, ".")]
     return np.where(np.isin(values, numbers), np.nan, values) if numbers else values
-
-
-def note_sentinels(table: Table, name: str, values: np.ndarray) -> None:
-    """Note a value that looks like a mark for 'missing'."""
-    rest = values[np.isfinite(values)]
-    for mark in SENTINELS:
-        count = int((rest == mark).sum())
-        others = rest[rest != mark]
-        far = len(others) > 2 and abs(mark - np.median(others)) > 8 * (np.ptp(others) + 1e-12)
-        if count and far:
-            table.notes.append(
-                f"column '{name}' of {table.where} holds {mark:g} in {count} rows, far from the rest; "
-                f"if it means missing, pass missing={mark:g}."
-            )
 
 
 # Times ---------------------------------------------------------------------------------------------------------------

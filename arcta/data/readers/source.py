@@ -46,7 +46,7 @@ class Table(NamedTuple):
     rows: np.ndarray  # the row of the file that each record stands in
     notes: list[str]
 
-    def cell(self, record: int, column: str) -> str:
+    def cell(self, record: int | np.integer, column: str) -> str:
         """Where a cell stands, in words."""
         return f"row {self.rows[record]}, column '{column}' of {self.where}"
 

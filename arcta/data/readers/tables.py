@@ -16,19 +16,10 @@ import numpy as np
 
 from ..calendar import Calendar
 from ..series import Series
-from .columns import (
-    bring_index,
-    drop_empty_rows,
-    find_column,
-    find_time,
-    holds_text,
-    name_columns,
-    note_sentinels,
-    numeric,
-    read_times,
-    split_unit,
-)
+from .columns import bring_index, drop_empty_rows, find_column, find_time, holds_text, name_columns, numeric, read_times
 from .source import Loaded, Options, Table
+
+SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 9999.0, 99999.0, 1e20, -1e20)
 
 
 def _to_wide(
@@ -68,7 +59,6 @@ def from_table(table: Table, options: Options) -> Loaded:
     table, index = bring_index(table)
     table, units = name_columns(table)
     table = drop_empty_rows(table)
-    index = split_unit(index)[0] if index else None
     time_name = find_time(table, options, index)
     times, calendar, time_unit = read_times(table, time_name, units, options)
     used = {time_name}
@@ -147,13 +137,27 @@ def _channels(table: Table, taken: set[str | None], options: Options) -> dict[st
         elif not wanted and name == "index" and np.array_equal(values - values[0], np.arange(len(values))):
             table.notes.append(f"the first column of {table.where} numbers the rows; ignored.")
         else:
-            note_sentinels(table, name, values)
+            _note_sentinels(table, name, values)
             columns[name] = values
     if not columns:
         raise ValueError(
             f"{table.where} has no column of numbers to model beside {', '.join(sorted(map(str, taken)))}. Add one."
         )
     return columns
+
+
+def _note_sentinels(table: Table, name: str, values: np.ndarray) -> None:
+    """Note a value that looks like a mark for 'missing'."""
+    rest = values[np.isfinite(values)]
+    for mark in SENTINELS:
+        count = int((rest == mark).sum())
+        others = rest[rest != mark]
+        far = len(others) > 2 and abs(mark - np.median(others)) > 8 * (np.ptp(others) + 1e-12)
+        if count and far:
+            table.notes.append(
+                f"column '{name}' of {table.where} holds {mark:g} in {count} rows, far from the rest; "
+                f"if it means missing, pass missing={mark:g}."
+            )
 
 
 def _in_order(
