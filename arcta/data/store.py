@@ -275,8 +275,8 @@ def store(
         raise ValueError(
             f"{path} has {source.shape[0]} rows; a model needs at least four. Is time along the first axis?"
         )
-    names = None if channels is None else tuple(channels)
-    return Store(source, clock, start, step or 1.0, names, name or Path(path).stem, time_unit)
+    channels = None if channels is None else tuple(channels)
+    return Store(source, clock, start, step or 1.0, channels, name or Path(path).stem, time_unit)
 
 
 class StreamedData(AbstractBatches):
@@ -295,6 +295,7 @@ class StreamedData(AbstractBatches):
         raise ValueError("windows of a file come without the ones that follow them; leave join_penalty out.")
 
 
+@dataclasses.dataclass(eq=False)
 class Feed:
     """The windows of a store, for `steps` steps of training at a time; a thread reads ahead while they are used.
 
@@ -302,28 +303,24 @@ class Feed:
     depend on the others. `observed` is the number of observed entries in the whole file.
     """
 
-    def __init__(
-        self,
-        data: Store,
-        scaling: Scaling,
-        shape: WindowShape,
-        slots: Slots,
-        *,
-        observed: float,
-        seed: int,
-        steps: int = 50,
-        places: range | None = None,
-    ):
-        self.data, self.scaling, self.shape, self.slots = data, scaling, shape, slots
-        self.observed, self.seed, self.steps = observed, seed, steps
-        self.places = places or range(len(slots.low))
+    data: Store
+    scaling: Scaling
+    shape: WindowShape
+    slots: Slots
+    observed: float
+    seed: int
+    steps: int = 50
+    places: range | None = None
+
+    def __post_init__(self):
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="arcta-reader")
         self.pending: dict[int, Future[StreamedData]] = {}
 
     def read(self, piece: int) -> StreamedData:
         """The windows of one piece of training, drawn uniformly over the file; stretches without data are drawn again."""
-        generators = [np.random.default_rng((self.seed, piece, place)) for place in self.places]
-        low, width = (np.asarray(x)[self.places] for x in (self.slots.low, self.slots.width))
+        places = self.places or range(len(self.slots.low))
+        generators = [np.random.default_rng((self.seed, piece, place)) for place in places]
+        low, width = (np.asarray(x)[places] for x in (self.slots.low, self.slots.width))
         chosen = np.stack(
             [rng.integers(a, a + n, self.steps) for rng, a, n in zip(generators, low, width, strict=True)], 1
         )

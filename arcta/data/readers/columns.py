@@ -105,7 +105,7 @@ def bring_index(table: Table) -> tuple[Table, str | None]:
 
 
 def numeric(table: Table, name: str, options: Options) -> np.ndarray:
-    """A column as float64 with NaN for what is missing; NaN too where text is not a number (told apart by the caller)."""
+    """A column as float64 with NaN for what is missing; infinite throughout if it is a column of words."""
     import pandas as pd
 
     column = table.frame[name]
@@ -131,7 +131,7 @@ def numeric(table: Table, name: str, options: Options) -> np.ndarray:
                 advice = "Pass decimal=','."
             raise ValueError(f"values must be numbers; {table.cell(broken[0], name)} holds '{entry}'. {advice}")
         if broken.size:
-            return np.full(len(values), np.inf)  # a column of words
+            return np.full(len(values), np.inf)
     numbers = [float(m) for m in options.missing if not isinstance(m, str) or is_number(m, ".")]
     return np.where(np.isin(values, numbers), np.nan, values) if numbers else values
 
@@ -163,7 +163,6 @@ def looks_like_dates(column: pd.Series) -> bool:
 
 
 def find_time(table: Table, options: Options, index: str | None) -> str | None:
-    frame = table.frame
     if options.time == ROW:
         return None
     if options.time is not None:
@@ -171,11 +170,11 @@ def find_time(table: Table, options: Options, index: str | None) -> str | None:
     if index is not None:
         return index
     taken = {options.series, options.variable, options.value, *options.inputs, *(options.channels or ())}
-    free = [name for name in frame.columns if name not in taken]
+    free = [name for name in table.frame if name not in taken]
     for test in (
         lambda n: n.lower() in TIME_NAMES,
-        lambda n: looks_like_dates(frame[n]),
-        lambda n: any(n.lower().startswith(stem) for stem in ("time", "date")),
+        lambda n: looks_like_dates(table.frame[n]),
+        lambda n: n.lower().startswith(("time", "date")),
     ):
         found = [name for name in free if test(name)]
         if found:
@@ -184,7 +183,7 @@ def find_time(table: Table, options: Options, index: str | None) -> str | None:
                     f"'{found[0]}' of {table.where} is taken as the time; it could also be '{found[1]}' (time=)."
                 )
             return found[0]
-    shown = ", ".join(list(frame.columns)[:12])
+    shown = ", ".join(list(table.frame)[:12])
     raise ValueError(
         f"{table.where} has no column that is clearly the time; its columns are {shown}. "
         "Name it with time=…, or pass time='row' to number the rows."
@@ -194,13 +193,12 @@ def find_time(table: Table, options: Options, index: str | None) -> str | None:
 def read_times(
     table: Table, name: str | None, units: Mapping[str, str], options: Options
 ) -> tuple[np.ndarray, Calendar | None, str]:
-    """Times as numbers, and what they mean as dates or the unit they are in."""
+    """Times as numbers, and what they mean as dates, or else the unit they are in."""
     if name is None:
         return np.arange(len(table.frame), dtype=float), None, options.time_unit or "rows"
     column = table.frame[name]
     if looks_like_dates(column):
-        numbers, calendar = _dates(table, name, options)
-        return numbers, calendar, calendar.unit
+        return *_dates(table, name, options), ""
     numbers = numeric(table, name, options)
     if np.isinf(numbers).all():
         raise ValueError(

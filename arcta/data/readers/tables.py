@@ -1,8 +1,6 @@
 """Tables as series: wide or long, with every mark, date and gap that people put into them.
 
-    `Table` (cells as they stand, and the row of the file each record is in) → names, times, channels → `Series`
-
-What cannot be used is an error that names file, row and column; what is left out is noted, never silent.
+`Table` (cells as they stand, and the row of the file each record is in) → names, times, channels → `Series`
 """
 
 # pandas' own annotations widen every column to Series | DataFrame | Unknown; the tests run these functions typed by beartype.
@@ -76,7 +74,7 @@ def from_table(table: Table, options: Options) -> Loaded:
         used = set()
     inputs = [find_column(table, name, "an input") for name in options.inputs]
     columns = _channels(table, used | set(inputs), options)
-    values = np.stack([columns[name] for name in columns], axis=1)
+    values = np.stack(list(columns.values()), axis=1)
     known = np.array([numeric(table, name, options) for name in inputs]).reshape(len(inputs), len(times))
     series = []
     for label in dict.fromkeys(group):
@@ -179,7 +177,7 @@ def _in_order(
         advice = "Sort the rows by time and merge repeated ones"
         if not several:
             advice += f", or name the column that tells series apart with series={repr(words[-1]) if words else '…'}"
-        if calendar is not None and calendar.zone == "" and t[k] <= t[k - 1]:
+        if calendar is not None and calendar.zone == "":
             advice += ", or, if clocks were set back there, pass time_zone="
         raise ValueError(
             f"times must increase within a series; row {table.rows[rows[k]]} of {table.where} (t={here}) {verb} row "
