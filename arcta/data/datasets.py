@@ -5,7 +5,6 @@ Each generator returns plain `Series` and, where a study needs it, the noise-fre
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -114,10 +113,6 @@ def four_species(*, seed: int = 0, duration: float = 350.0, rate: float = 10.0, 
     return Series(times, values, channels=("prey 1", "prey 2", "predator 1", "predator 2"), name="four-species")
 
 
-def _pendulum_drift(z: np.ndarray, damping: float = 0.0) -> np.ndarray:
-    return np.array([z[1], -np.sin(z[0]) - damping * z[1]])
-
-
 def pendulum_frames(angles: Float[np.ndarray, " n"], *, size: int = 32) -> Float[np.ndarray, "n height width"]:
     """Black and white frames of a thick rod that hangs from the centre, 1 on the rod and 0 elsewhere."""
     y, x = np.mgrid[:size, :size] + 0.5 - size / 2
@@ -144,8 +139,8 @@ def pendulum_video(*, duration: float = 30.0, rate: float = 15.0, start: float =
         (32, 32)
     """
     times = np.arange(round(duration * rate)) / rate
-    rng = np.random.default_rng(0)
-    states = simulate(_pendulum_drift, np.array([start, 0.0]), times, dispersion=0.0, substeps=50, rng=rng)
+    drift, rng = lambda z: np.array([z[1], -np.sin(z[0])]), np.random.default_rng(0)
+    states = simulate(drift, np.array([start, 0.0]), times, dispersion=0.0, substeps=50, rng=rng)
     frames = pendulum_frames(states[:, 0], size=size)
     return Video(Series(times, frames, name="pendulum", time_unit="s"), states)
 
@@ -194,13 +189,16 @@ class _Family(NamedTuple):
     linear: bool = False
 
 
+def _damped_pendulum(z: np.ndarray) -> np.ndarray:
+    return np.array([z[1], -np.sin(z[0]) - 0.01 * z[1]])
+
+
 def _families() -> dict[str, _Family]:
     # Four oscillators in a chain, coupled to their neighbours, and the 40 channels' weights on their positions.
     stiffness = np.diag([1.0, 1.7, 2.9, 4.4]) + 0.3 * (2 * np.eye(4) - np.eye(4, k=1) - np.eye(4, k=-1))
     F = np.block([[np.zeros((4, 4)), np.eye(4)], [-stiffness, -0.02 * np.eye(4)]])
     kicks, start = (0.0,) * 4 + (0.1,) * 4, (1.0, -0.5, 0.5, 0.3) + (0.0,) * 4
     weights = np.concatenate([np.random.default_rng(2023).standard_normal((40, 4)), np.zeros((40, 4))], axis=1)
-    pendulum = functools.partial(_pendulum_drift, damping=0.01)
     return {
         "ou": _Family(
             lambda z: -z, (1.0,), (0.0,), np.eye(1), noise=0.2, step=0.1, cut=100.0, horizon=1.0, linear=True
@@ -209,7 +207,7 @@ def _families() -> dict[str, _Family]:
             lambda z: z - z**3, (0.7,), (1.0,), np.eye(1), noise=0.2, step=0.2, cut=200.0, horizon=6.2
         ),
         "pendulum": _Family(
-            pendulum, (0.0, 0.05), (1.0, 0.0), np.eye(1, 2), noise=0.1, step=0.2, cut=200.0, horizon=4 * np.pi
+            _damped_pendulum, (0.0, 0.05), (1.0, 0.0), np.eye(1, 2), noise=0.1, step=0.2, cut=200.0, horizon=4 * np.pi
         ),
         "lotka-volterra": _Family(
             lotka_volterra_drift, (0.01, 0.01), (0.9, 0.2), np.eye(2), noise=0.05, step=0.1, cut=80.0, horizon=15.5

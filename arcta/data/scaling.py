@@ -26,10 +26,10 @@ def _variogram(data: Sequence[Series], scale: np.ndarray, varying: np.ndarray) -
     while data := [item for item in data if len(item) > lag]:
         steps, halves, weights = [], 0.0, 0
         for item in data:
+            step, increment = item.times[lag:] - item.times[:-lag], item.values[lag:] - item.values[:-lag]
             both = item.mask[lag:] & item.mask[:-lag] & varying
-            increment = (item.values[lag:] - item.values[:-lag]) / scale
-            steps.append((item.times[lag:] - item.times[:-lag])[both.any(axis=1)])
-            halves += 0.5 * np.sum(increment**2 * both)
+            steps.append(step[both.any(axis=1)])
+            halves += 0.5 * np.sum((increment / scale) ** 2 * both)
             weights += int(both.sum())
         if weights:
             lags.append(float(np.mean(np.concatenate(steps))))
