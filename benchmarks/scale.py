@@ -78,7 +78,7 @@ def fed(path: Path) -> Callable[[int], None]:
 
     import arcta
     from arcta.data.batches import Slots
-    from arcta.data.feed import Feed
+    from arcta.data.store import Feed
     from arcta.training.loop import advance
     from arcta.training.prepare import Recipe, prepare
 

@@ -150,6 +150,12 @@ def test_sentinels_by_option_and_suspected_without(tmp_path):
         assert arcta.read(path).mask[5, 0]
 
 
+def test_one_column_without_times_is_numbered(tmp_path):
+    series = arcta.read(write(tmp_path, "a.csv", "x\n1\n\n4\n"), time="row")
+    np.testing.assert_array_equal(series.times, [0, 1])
+    np.testing.assert_array_equal(series.values[:, 0], [1, 4])
+
+
 def test_backwards_tables_are_turned_round():
     with pytest.warns(UserWarning, match="backwards"):
         series = arcta.read(frame()[::-1].reset_index(drop=True))

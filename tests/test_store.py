@@ -8,8 +8,8 @@ import pytest
 
 import arcta
 from arcta.data.batches import Slots
-from arcta.data.feed import Feed
 from arcta.data.scaling import Scaling
+from arcta.data.store import Feed
 from arcta.data.windows import WindowShape, windows_of
 
 SHAPE = WindowShape(16, 2, 3)

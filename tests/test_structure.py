@@ -14,8 +14,8 @@ from arcta.parts import decoders, encoders, likelihoods, posterior, sde
 PACKAGE = Path(arcta.__file__).parent
 ORDER = """
 runtime.compile runtime.host runtime.sums runtime.activations runtime.random
-data.calendar data.series data.readers.source data.readers.columns data.readers.text data.readers.times data.readers.tables
-data.readers.arrays data.read data.scaling data.windows data.batches data.store data.feed data.datasets
+data.calendar data.series data.readers.source data.readers.columns data.readers.text data.readers.tables
+data.readers.arrays data.read data.scaling data.windows data.batches data.store data.datasets
 parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.posterior parts.encoders parts.local parts.decoders
 parts.sde parts.likelihoods parts.channels parts.model
 bound.quadrature bound.residual bound.elbo bound.objective

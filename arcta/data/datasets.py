@@ -139,14 +139,8 @@ def pendulum_video(*, duration: float = 30.0, rate: float = 15.0, start: float =
         (32, 32)
     """
     times = np.arange(round(duration * rate)) / rate
-    states = simulate(
-        lambda z: np.array([z[1], -np.sin(z[0])]),
-        np.array([start, 0.0]),
-        times,
-        dispersion=0.0,
-        substeps=50,
-        rng=np.random.default_rng(0),
-    )
+    drift, rng = lambda z: np.array([z[1], -np.sin(z[0])]), np.random.default_rng(0)
+    states = simulate(drift, np.array([start, 0.0]), times, dispersion=0.0, substeps=50, rng=rng)
     frames = pendulum_frames(states[:, 0], size=size)
     return Video(Series(times, frames, name="pendulum", time_unit="s"), states)
 
@@ -185,8 +179,8 @@ class Benchmark(NamedTuple):
 
 class _Family(NamedTuple):
     drift: Callable[[np.ndarray], np.ndarray]
-    dispersion: np.ndarray
-    start: np.ndarray
+    dispersion: tuple[float, ...]
+    start: tuple[float, ...]
     read_out: Float[np.ndarray, "channels size"]
     noise: float
     step: float
@@ -195,53 +189,31 @@ class _Family(NamedTuple):
     linear: bool = False
 
 
-def _oscillators() -> tuple[np.ndarray, np.ndarray]:
-    """F of four oscillators in a chain, coupled to their neighbours, and the 40 channels' weights on their positions."""
-    stiffness = np.diag([1.0, 1.7, 2.9, 4.4]) + 0.3 * (2 * np.eye(4) - np.eye(4, k=1) - np.eye(4, k=-1))
-    F = np.block([[np.zeros((4, 4)), np.eye(4)], [-stiffness, -0.02 * np.eye(4)]])
-    weights = np.random.default_rng(2023).standard_normal((40, 4))
-    return F, np.concatenate([weights, np.zeros((40, 4))], axis=1)
+def _damped_pendulum(z: np.ndarray) -> np.ndarray:
+    return np.array([z[1], -np.sin(z[0]) - 0.01 * z[1]])
 
 
 def _families() -> dict[str, _Family]:
-    F, weights = _oscillators()
+    # Four oscillators in a chain, coupled to their neighbours, and the 40 channels' weights on their positions.
+    stiffness = np.diag([1.0, 1.7, 2.9, 4.4]) + 0.3 * (2 * np.eye(4) - np.eye(4, k=1) - np.eye(4, k=-1))
+    F = np.block([[np.zeros((4, 4)), np.eye(4)], [-stiffness, -0.02 * np.eye(4)]])
+    kicks, start = (0.0,) * 4 + (0.1,) * 4, (1.0, -0.5, 0.5, 0.3) + (0.0,) * 4
+    weights = np.concatenate([np.random.default_rng(2023).standard_normal((40, 4)), np.zeros((40, 4))], axis=1)
     return {
         "ou": _Family(
-            lambda z: -z, np.array([1.0]), np.zeros(1), np.eye(1), noise=0.2, step=0.1, cut=100, horizon=1, linear=True
+            lambda z: -z, (1.0,), (0.0,), np.eye(1), noise=0.2, step=0.1, cut=100.0, horizon=1.0, linear=True
         ),
         "double-well": _Family(
-            lambda z: z - z**3, np.array([0.7]), np.ones(1), np.eye(1), noise=0.2, step=0.2, cut=200, horizon=6.2
+            lambda z: z - z**3, (0.7,), (1.0,), np.eye(1), noise=0.2, step=0.2, cut=200.0, horizon=6.2
         ),
         "pendulum": _Family(
-            lambda z: np.array([z[1], -np.sin(z[0]) - 0.01 * z[1]]),
-            np.array([0.0, 0.05]),
-            np.array([1.0, 0.0]),
-            np.eye(1, 2),
-            noise=0.1,
-            step=0.2,
-            cut=200,
-            horizon=4 * np.pi,
+            _damped_pendulum, (0.0, 0.05), (1.0, 0.0), np.eye(1, 2), noise=0.1, step=0.2, cut=200.0, horizon=4 * np.pi
         ),
         "lotka-volterra": _Family(
-            lotka_volterra_drift,
-            np.array([0.01, 0.01]),
-            np.array([0.9, 0.2]),
-            np.eye(2),
-            noise=0.05,
-            step=0.1,
-            cut=80,
-            horizon=15.5,
+            lotka_volterra_drift, (0.01, 0.01), (0.9, 0.2), np.eye(2), noise=0.05, step=0.1, cut=80.0, horizon=15.5
         ),
         "oscillators": _Family(
-            lambda z: F @ z,
-            np.repeat([0.0, 0.1], 4),
-            np.array([1.0, -0.5, 0.5, 0.3, 0, 0, 0, 0]),
-            weights,
-            noise=0.5,
-            step=0.2,
-            cut=200,
-            horizon=4 * np.pi,
-            linear=True,
+            lambda z: F @ z, kicks, start, weights, noise=0.5, step=0.2, cut=200.0, horizon=4 * np.pi, linear=True
         ),
     }
 
@@ -271,38 +243,36 @@ def benchmark(family: str, sampling: str = "regular", *, seed: int = 0) -> Bench
     gaps = rng.exponential(system.step, count) + 1e-3 * system.step if sampling == "irregular" else system.step
     times = np.cumsum(np.full(count, 1.0) * gaps) - (0 if sampling == "irregular" else system.step)
     noise_rng, path_rng = rng.spawn(2)
-    states = simulate(system.drift, system.start, times, dispersion=system.dispersion, substeps=20, rng=path_rng)
+    start, dispersion = np.array(system.start), np.array(system.dispersion)
+    states = simulate(system.drift, start, times, dispersion=dispersion, substeps=20, rng=path_rng)
     truth = states @ system.read_out.T
     values = truth + system.noise * noise_rng.standard_normal(truth.shape)
     if sampling == "missing":
         values[noise_rng.uniform(size=values.shape) < 0.5] = np.nan
     linear = None
     if system.linear:
-        size = len(system.start)
-        F = np.stack([system.drift(axis) for axis in np.eye(size)], axis=1)
-        linear = Linear(F, np.broadcast_to(system.dispersion, (size,)) ** 2, system.read_out)
-    return Benchmark(
-        Series(times, values, name=family), truth, system.noise, float(system.cut), float(system.horizon), linear
-    )
+        F = np.stack([system.drift(axis) for axis in np.eye(len(start))], axis=1)
+        linear = Linear(F, dispersion**2, system.read_out)
+    return Benchmark(Series(times, values, name=family), truth, system.noise, system.cut, system.horizon, linear)
 
 
 MOCAP_URL = "https://www.dropbox.com/s/p75wc1j53itonuo/mocap35.mat?dl=1"
 MOCAP_SHA256 = "105484f138487f10209cce883d26e2e030d10a6df6f10159f4e6e253f9b03b8d"
 
 
-def _download(url: str, path: Path) -> None:
-    """Fetch a file whole or not at all."""
+def _download_mocap(path: Path) -> None:
+    """Fetch the file whole or not at all."""
     import urllib.request
 
     partial = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=60) as response:
+        with urllib.request.urlopen(MOCAP_URL, timeout=60) as response:
             partial.write_bytes(response.read())
         partial.replace(path)
     except OSError as error:
         raise ValueError(
-            f"{path.name} could not be fetched ({error}). Get it from {url} and pass its path, or set ARCTA_MOCAP to it."
+            f"{path.name} could not be fetched ({error}). Get it from {MOCAP_URL} and pass its path, or set ARCTA_MOCAP to it."
         ) from None
     finally:
         partial.unlink(missing_ok=True)
@@ -319,7 +289,7 @@ def mocap(path: str | Path | None = None, *, download: bool = False) -> tuple[li
 
     path = Path(path or os.environ.get("ARCTA_MOCAP") or "mocap35.mat")
     if not path.is_file() and download:
-        _download(MOCAP_URL, path)
+        _download_mocap(path)
     if not path.is_file():
         raise ValueError(
             f"the MOCAP file is needed; nothing is at {path}. Pass the path of mocap35.mat, or download=True."

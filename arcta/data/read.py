@@ -8,9 +8,6 @@ All of them become a table or arrays first, then series in one place. What canno
 row and column; what is left out is noted, never silent.
 """
 
-# pandas' own annotations widen every column to Series | DataFrame | Unknown; the tests run these functions typed by beartype.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-
 from __future__ import annotations
 
 import warnings
@@ -94,9 +91,10 @@ def reading(source: object, options: Options = Options()) -> Loaded:
         return _read_path(Path(source), options)
     if hasattr(source, "data_vars"):
         return from_dataset(source, "dataset", options)
-    if hasattr(source, "columns"):
-        frame = source.copy()
-        return from_table(Table(frame, "table", np.arange(len(frame)), []), options)
+    import pandas as pd
+
+    if isinstance(source, pd.DataFrame):
+        return from_table(Table(source, "table", np.arange(len(source)), []), options)
     raise ValueError(
         f"read needs a path, a DataFrame or a Dataset; got {type(source).__name__}. "
         "Wrap arrays yourself: arcta.Series(times, values)."
@@ -135,11 +133,9 @@ def describe(series: Sequence[Series], notes: Sequence[str] = ()) -> str:
     rows = sum(len(item) for item in series)
     steps = np.concatenate([np.diff(item.times) for item in series])
     unit = f" {first.time_unit}" if first.time_unit else ""
-    lines = [
-        f"{len(series)} series ({', '.join(item.name for item in series[:4])}{', …' * (len(series) > 4)}), {rows} rows"
-    ]
+    names = ", ".join(item.name for item in series[:4]) + ", …" * (len(series) > 4)
     start, end = min(item.times[0] for item in series), max(item.times[-1] for item in series)
-    lines[0] += f" from {first.when(start)} to {first.when(end)}"
+    lines = [f"{len(series)} series ({names}), {rows} rows from {first.when(start)} to {first.when(end)}"]
     if len(steps):
         typical, longest = float(np.median(steps)), float(steps.max())
         regular = np.allclose(steps, typical, rtol=1e-3)

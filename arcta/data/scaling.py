@@ -20,24 +20,17 @@ from .series import Series
 T = TypeVar("T", float, np.ndarray)
 
 
-def _pairs_apart(series: Series, lag: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Time steps, increments and their mask between rows `lag` apart."""
-    both = series.mask[lag:] & series.mask[:-lag]
-    return series.times[lag:] - series.times[:-lag], series.values[lag:] - series.values[:-lag], both
-
-
 def _variogram(data: Sequence[Series], scale: np.ndarray, varying: np.ndarray) -> tuple[list[float], list[float]]:
     """Mean lags, doubling in rows, and ½ E|x̃(t+h) − x̃(t)|² at each."""
     lags, means, lag = [], [], 1
-    while any(len(item) > lag for item in data):
+    while data := [item for item in data if len(item) > lag]:
         steps, halves, weights = [], 0.0, 0
         for item in data:
-            if len(item) > lag:
-                step, increment, both = _pairs_apart(item, lag)
-                both = both & varying
-                steps.append(step[both.any(axis=1)])
-                halves += 0.5 * np.sum((increment / scale) ** 2 * both)
-                weights += int(both.sum())
+            step, increment = item.times[lag:] - item.times[:-lag], item.values[lag:] - item.values[:-lag]
+            both = item.mask[lag:] & item.mask[:-lag] & varying
+            steps.append(step[both.any(axis=1)])
+            halves += 0.5 * np.sum((increment / scale) ** 2 * both)
+            weights += int(both.sum())
         if weights:
             lags.append(float(np.mean(np.concatenate(steps))))
             means.append(float(halves / weights))
@@ -83,8 +76,6 @@ def noise_level(data: Sequence[Series], scale: Float[np.ndarray, " channels"]) -
     """
     total, count = np.zeros(len(scale)), np.zeros(len(scale))
     for item in data:
-        if len(item) < 3:
-            continue
         t, x, seen = item.times, item.values, item.mask
         w = ((t[1:-1] - t[:-2]) / (t[2:] - t[:-2]))[:, None]
         miss = x[1:-1] - (1 - w) * x[:-2] - w * x[2:]
@@ -121,15 +112,13 @@ class Scaling:
                 f"{len(names)} of {len(still)} channels never vary ({', '.join(names[:5])}); kept, scaled by one.",
                 stacklevel=3,
             )
-        shift = np.where(standardise, mean, 0.0)
-        scale = np.where(standardise & ~still, spread, 1.0)
         inputs = np.concatenate([item.inputs for item in data])
         input_scale = inputs.std(axis=0)
         return Scaling(
             origin=float(min(item.times[0] for item in data)),
             time_scale=time_scale(data, np.where(still, 0.0, spread)),
-            shift=shift,
-            scale=scale,
+            shift=np.where(standardise, mean, 0.0),
+            scale=np.where(standardise & ~still, spread, 1.0),
             input_shift=inputs.mean(axis=0),
             input_scale=np.where(input_scale > 0, input_scale, 1.0),
         )

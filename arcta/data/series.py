@@ -6,6 +6,8 @@ Everything here is NumPy in the user's own units; nothing is compiled.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, overload
@@ -26,22 +28,19 @@ def _numbers(array: ArrayLike, what: str, name: str) -> np.ndarray:
         return np.array(array, dtype=np.float64)
     except (TypeError, ValueError):
         pass
-    try:
+    entries = np.empty(0)
+    with contextlib.suppress(ValueError):  # NumPy will not hold lists of some different lengths even as objects
         entries = np.array(array, dtype=object)
-    except ValueError:  # lists of different lengths that NumPy will not even hold as objects
-        entries = None
-    if entries is not None:
-        for index, entry in np.ndenumerate(entries):
-            if isinstance(entry, (list, tuple, np.ndarray)):
-                break
-            try:
-                float(entry)
-            except (TypeError, ValueError):
-                row = index[0] if index else 0
-                raise ValueError(
-                    f"{what} must be numbers; row {row} of series '{name}' holds {entry!r}. "
-                    "Convert it to a number, or to NaN if it is missing."
-                ) from None
+    for index, entry in np.ndenumerate(entries):
+        if isinstance(entry, (list, tuple, np.ndarray)):
+            break
+        try:
+            float(entry)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{what} must be numbers; row {index[0] if index else 0} of series '{name}' holds {entry!r}. "
+                "Convert it to a number, or to NaN if it is missing."
+            ) from None
     raise ValueError(
         f"{what} must form a rectangular array of numbers; series '{name}' has rows of different lengths. "
         "Give every row the same number of channels, with NaN where a value is missing."
@@ -67,7 +66,16 @@ def _names(given: Sequence[str] | None, count: int, prefix: str, what: str, seri
     return names
 
 
-def _check_times(times: np.ndarray, name: str) -> None:
+def _check_times(times: np.ndarray, values: np.ndarray, name: str) -> None:
+    if times.size == 0 or values.size == 0:
+        raise ValueError(
+            f"a series needs at least one observation; series '{name}' is empty. Leave it out or load its data."
+        )
+    if values.ndim == 0 or len(values) != len(times):
+        raise ValueError(
+            f"times and values need the same length; series '{name}' has {len(times)} times and "
+            f"{len(values) if values.ndim else 1} rows of values. Make them match (times run along the first axis)."
+        )
     bad = np.flatnonzero(~np.isfinite(times))
     if bad.size:
         raise ValueError(
@@ -85,29 +93,17 @@ def _check_times(times: np.ndarray, name: str) -> None:
         )
 
 
-def _check_lengths(times: np.ndarray, values: np.ndarray, name: str) -> None:
-    if times.size == 0 or values.size == 0:
-        raise ValueError(
-            f"a series needs at least one observation; series '{name}' is empty. Leave it out or load its data."
-        )
-    if values.ndim == 0 or len(values) != len(times):
-        raise ValueError(
-            f"times and values need the same length; series '{name}' has {len(times)} times and "
-            f"{len(values) if values.ndim else 1} rows of values. Make them match (times run along the first axis)."
-        )
-
-
-def _checked_mask(mask: ArrayLike, values: np.ndarray, name: str) -> np.ndarray:
-    mask = np.asarray(mask)
-    if mask.dtype != bool or mask.size != values.size:
-        raise ValueError(
-            f"mask needs one boolean for each entry of values {values.shape}; got {mask.dtype} of shape "
-            f"{mask.shape} in series '{name}'. Pass True where a value was observed."
-        )
-    return mask.reshape(values.shape)
-
-
-def _check_observed(values: np.ndarray, observed: np.ndarray, channels: Sequence[str], name: str) -> None:
+def _observed(values: np.ndarray, mask: ArrayLike | None, channels: Sequence[str], name: str) -> np.ndarray:
+    """Which values count: those that are not NaN, and not masked out."""
+    observed = ~np.isnan(values)
+    if mask is not None:
+        mask = np.asarray(mask)
+        if mask.dtype != bool or mask.size != values.size:
+            raise ValueError(
+                f"mask needs one boolean for each entry of values {values.shape}; got {mask.dtype} of shape "
+                f"{mask.shape} in series '{name}'. Pass True where a value was observed."
+            )
+        observed &= mask.reshape(values.shape)
     infinite = np.argwhere(np.isinf(values) & observed)
     if len(infinite):
         row, column = infinite[0]
@@ -119,6 +115,7 @@ def _check_observed(values: np.ndarray, observed: np.ndarray, channels: Sequence
         raise ValueError(
             f"a series needs at least one observed value; all of series '{name}' is missing. Leave it out."
         )
+    return observed
 
 
 class Series:
@@ -174,13 +171,11 @@ class Series:
     ):
         times = _numbers(times, "observation times", name).reshape(-1)
         values = _numbers(values, "values", name)
-        _check_lengths(times, values, name)
+        _check_times(times, values, name)
         self.frame_shape = tuple(values.shape[1:]) if values.ndim > 2 else None
         values = values.reshape(len(times), -1)
-        _check_times(times, name)
         self.channels = _names(channels, values.shape[1], "x", "channels", name)
-        observed = ~np.isnan(values) if mask is None else ~np.isnan(values) & _checked_mask(mask, values, name)
-        _check_observed(values, observed, self.channels, name)
+        observed = _observed(values, mask, self.channels, name)
         self.times = _frozen(times)
         self.values = _frozen(np.where(observed, values, 0.0))
         self.mask = _frozen(observed)
@@ -199,8 +194,8 @@ class Series:
     ) -> tuple[np.ndarray, tuple[str, ...]]:
         if inputs is None:
             return _frozen(np.zeros((len(self.times), 0))), ()
-        array = _numbers(inputs, "inputs", series)
-        array = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
+        array = np.atleast_1d(_numbers(inputs, "inputs", series))
+        array = array.reshape(len(array), math.prod(array.shape[1:]))
         if len(array) != len(self.times):
             raise ValueError(
                 f"inputs and times need the same length; series '{series}' has {len(self.times)} times and "
@@ -234,12 +229,12 @@ class Series:
 
     def at_rows(self, rows: slice | np.ndarray) -> Series:
         """The series at some of its rows (a slice or a boolean array), everything else unchanged."""
+        return self.replace(times=self.times[rows], values=self._given_values(rows), inputs=self.inputs[rows])
+
+    def _given_values(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
+        """The values as `Series` takes them: NaN where missing, frames in their shape."""
         values = np.where(self.mask[rows], self.values[rows], np.nan)
-        return self.replace(
-            times=self.times[rows],
-            values=values.reshape(len(values), *self.frame_shape) if self.frame_shape else values,
-            inputs=self.inputs[rows] if self.input_names else None,
-        )
+        return values.reshape(len(values), *(self.frame_shape or values.shape[1:]))
 
     def on(self, calendar: Calendar | None, time_unit: str) -> Series:
         """The same series with its times counted as another calendar counts them."""
@@ -258,18 +253,10 @@ class Series:
 
     def replace(self, **changes: object) -> Series:
         """The series with some of the arguments it was made from changed."""
-        values = np.where(self.mask, self.values, np.nan)
-        own: dict[str, object] = {
-            "times": self.times,
-            "values": values.reshape(len(values), *self.frame_shape) if self.frame_shape else values,
-            "channels": self.channels,
-            "units": self.units,
-            "inputs": self.inputs if self.input_names else None,
-            "input_names": self.input_names or None,
-            "name": self.name,
-            "time_unit": self.time_unit,
-            "calendar": self.calendar,
-        }
+        same = ("times", "channels", "units", "inputs", "input_names", "name", "time_unit", "calendar")
+        own = {name: getattr(self, name) for name in same}
+        if "values" not in changes:
+            own["values"] = self._given_values()
         return Series(**(own | changes))  # pyright: ignore[reportArgumentType]
 
     def to_frame(self) -> pd.DataFrame:

@@ -3,7 +3,9 @@
     data = arcta.store("sensors.npy", step=0.01)          a .npy or Zarr array, time along its first axis
     arcta.fit(arcta.LatentSDE(), data)
 
-Defaults are read off a few hundred thousand rows spread over the file; `feed` brings its windows to training.
+Defaults are read off a few hundred thousand rows spread over the file; `Feed` brings its windows to training, some steps at a
+time. They are drawn uniformly over the whole file by generators seeded with (seed, piece of training, place in the batch):
+a run that was stopped and resumed sees the same ones, and so do several machines that share the places of a batch.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .batches import AbstractBatches, Slots
 from .scaling import Scaling
 from .series import Series
 from .windows import Cuts, Rows, Window, WindowShape, cut, cut_rows
@@ -121,6 +125,10 @@ def _open(path: str | Path) -> Source:
     return ZarrArray(path) if path.is_dir() else NpyFile(path)
 
 
+def _observed_rows(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
+    return np.any(~np.isnan(values.reshape(len(values), -1)), axis=1)
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Store:
     """One long series in a file; made by `arcta.store`."""
@@ -170,7 +178,7 @@ class Store:
         rows = count
         while True:
             times, values = self._read(max(len(self) - rows, 0), len(self))
-            if (~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum() >= count or rows >= len(self):
+            if _observed_rows(values).sum() >= count or rows >= len(self):
                 return self._series(times, values)
             rows *= 2
 
@@ -181,17 +189,15 @@ class Store:
     def window(self, index: int, scaling: Scaling, shape: WindowShape) -> Window | None:
         """Partition number `index` as a window with a leading axis of one; None if it holds fewer than two observations."""
         size, lookahead, margin = shape
-        begin, after = index * size, (index + 1) * size
-        if index == self.num_partitions(size) - 1:
-            after = len(self)
+        begin = index * size
+        after = begin + size if index < self.num_partitions(size) - 1 else len(self)
         first, last = max(begin - margin, 0), min(after + 1 + margin + lookahead, len(self))
         times, values = self._read(first, last)
-        seen = (~np.isnan(values.reshape(len(values), -1))).any(axis=1)
-        row = first + np.flatnonzero(seen)
-        bounds = np.array([np.sum(row < begin)]), np.array([np.sum(row < after)])
-        if bounds[1][0] - bounds[0][0] < 2:
+        row = first + np.flatnonzero(_observed_rows(values))
+        low, high = np.searchsorted(row, [[begin], [after]])
+        if high[0] - low[0] < 2:
             return None
-        return cut(self._series(times, values), scaling, Cuts(*bounds, np.array([begin == 0])), shape)
+        return cut(self._series(times, values), scaling, Cuts(low, high, np.array([begin == 0])), shape)
 
     def windows(
         self, indices: Int[np.ndarray, " windows"], scaling: Scaling, shape: WindowShape
@@ -205,7 +211,7 @@ class Store:
         parts, places = [], []
         if inside.any():
             spans = [(int(start), int(start) + rows) for start in starts[inside]]
-            for source in (self.source, *(() if self.clock is None else (self.clock,))):
+            for source in filter(None, (self.source, self.clock)):
                 for span in spans:
                     source.expect(*span)
             read = [self._read(*span) for span in spans]
@@ -215,9 +221,8 @@ class Store:
             inside[inside] = whole
             begin = margin + rows * np.arange(whole.sum())
             x, mask = (part[whole].reshape(-1, part.shape[-1]) for part in (np.nan_to_num(values), seen))
-            no_inputs = np.zeros((len(begin), 0)), np.zeros((len(begin), 0, 0))
             found = Rows(times[whole].ravel(), x, mask)
-            parts.append(cut_rows(found, scaling, Cuts(begin, begin + size, begin < 0), no_inputs, shape))
+            parts.append(cut_rows(found, scaling, Cuts(begin, begin + size, begin < 0), None, shape))
             places.extend(np.flatnonzero(inside))
         for index in np.unique(indices[~inside]):  # each once: a short file draws its first and last window often
             window = self.window(int(index), scaling, shape)
@@ -226,9 +231,8 @@ class Store:
                 parts.extend([window] * len(here))
                 places.extend(here)
         order = np.argsort(places)
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *parts), np.isin(
-            np.arange(len(indices)), places
-        )
+        enough = np.isin(np.arange(len(indices)), places)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *parts), enough
 
 
 def store(
@@ -271,5 +275,74 @@ def store(
         raise ValueError(
             f"{path} has {source.shape[0]} rows; a model needs at least four. Is time along the first axis?"
         )
-    names = None if channels is None else tuple(channels)
-    return Store(source, clock, start, step or 1.0, names, name or Path(path).stem, time_unit)
+    channels = None if channels is None else tuple(channels)
+    return Store(source, clock, start, step or 1.0, channels, name or Path(path).stem, time_unit)
+
+
+class StreamedData(AbstractBatches):
+    """The windows for some steps of training, `(steps, places, …)`, the first of them at step `first`."""
+
+    windows: Window
+    first: Int[Array, ""]
+    observed: Float[Array, ""]
+    slots: Slots  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen)
+    place_axis: ClassVar[int] = 1
+
+    def pick(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Slots]:
+        return jax.tree.map(lambda leaf: leaf[step - self.first], self.windows), self.slots
+
+    def pick_pairs(self, batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Window, Array]:
+        raise ValueError("windows of a file come without the ones that follow them; leave join_penalty out.")
+
+
+@dataclasses.dataclass(eq=False)
+class Feed:
+    """The windows of a store, for `steps` steps of training at a time; a thread reads ahead while they are used.
+
+    `slots` are the places of the batch, `places` those of them to read for, all by default; what is read for a place does not
+    depend on the others. `observed` is the number of observed entries in the whole file.
+    """
+
+    data: Store
+    scaling: Scaling
+    shape: WindowShape
+    slots: Slots
+    observed: float
+    seed: int
+    steps: int = 50
+    places: range | None = None
+
+    def __post_init__(self):
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="arcta-reader")
+        self.pending: dict[int, Future[StreamedData]] = {}
+
+    def read(self, piece: int) -> StreamedData:
+        """The windows of one piece of training, drawn uniformly over the file; stretches without data are drawn again."""
+        places = self.places or range(len(self.slots.low))
+        generators = [np.random.default_rng((self.seed, piece, place)) for place in places]
+        low, width = (np.asarray(x)[places] for x in (self.slots.low, self.slots.width))
+        chosen = np.stack(
+            [rng.integers(a, a + n, self.steps) for rng, a, n in zip(generators, low, width, strict=True)], 1
+        )
+        for _ in range(100):
+            windows, enough = self.data.windows(chosen.ravel(), self.scaling, self.shape)
+            enough = enough.reshape(chosen.shape)
+            if enough.all():
+                break
+            for place, rng in enumerate(generators):
+                again = ~enough[:, place]
+                chosen[again, place] = rng.integers(low[place], low[place] + width[place], again.sum())
+        else:
+            raise ValueError(f"'{self.data.name}' is missing nearly everywhere: few stretches hold two observations.")
+        shaped = jax.tree.map(lambda leaf: leaf.reshape(*chosen.shape, *leaf.shape[1:]), windows)
+        observed, first = np.asarray(self.observed, shaped.times.dtype), np.int32(piece * self.steps)
+        return StreamedData(*jax.device_put((shaped, first, observed, Slots(low, width))))
+
+    def at(self, step: int) -> StreamedData:
+        """The windows for the piece of training that `step` is in; the next piece is being read."""
+        piece = step // self.steps
+        self.pending = {k: v for k, v in self.pending.items() if k in (piece, piece + 1)}
+        for ahead in (piece, piece + 1):
+            if ahead not in self.pending:
+                self.pending[ahead] = self.thread.submit(self.read, ahead)
+        return self.pending[piece].result()

@@ -98,8 +98,6 @@ def partition_starts(num_rows: int, size: int) -> np.ndarray:
 
 def _knots(series: Series, scaling: Scaling, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each window, the input knots that cover it, padded by repeats of the last (times go on increasing)."""
-    if not series.input_names:
-        return np.zeros((len(starts), 0)), np.zeros((len(starts), 0, 0))
     low = np.searchsorted(series.times, starts, side="right") - 1
     high = np.searchsorted(series.times, stops, side="left")
     width = int((high - low).max()) + 1
@@ -122,14 +120,15 @@ def cut(series: Series, scaling: Scaling, cuts: Cuts, shape: WindowShape) -> Win
     observed = series.mask.any(axis=1)
     rows = Rows(series.times[observed], series.values[observed], series.mask[observed])
     last_node = np.minimum(cuts.after, len(rows.times) - 1)
-    knots = _knots(series, scaling, rows.times[cuts.begin], rows.times[last_node])
+    knots = _knots(series, scaling, rows.times[cuts.begin], rows.times[last_node]) if series.input_names else None
     return cut_rows(rows, scaling, cuts, knots, shape)
 
 
 def cut_rows(
-    rows: Rows, scaling: Scaling, cuts: Cuts, knots: tuple[np.ndarray, np.ndarray], shape: WindowShape
+    rows: Rows, scaling: Scaling, cuts: Cuts, knots: tuple[np.ndarray, np.ndarray] | None, shape: WindowShape
 ) -> Window:
     """The windows at some cuts, with their input knots (times and values). Rows that no window reaches may lie between them."""
+    input_times, inputs = knots or (np.zeros((len(cuts.begin), 0)), np.zeros((len(cuts.begin), 0, 0)))
     size, lookahead, margin = shape
     begin, after, first = cuts
     t, count = rows.times, len(rows.times)
@@ -153,8 +152,8 @@ def cut_rows(
         mask=mask,
         node=valid & (row <= last_node[:, None] + margin),
         scored=valid & (row >= begin[:, None]) & (row < after[:, None]),
-        input_times=knots[0].astype(dtype),
-        inputs=knots[1].astype(dtype),
+        input_times=input_times.astype(dtype),
+        inputs=inputs.astype(dtype),
         lookahead=lookahead,
         margin=margin,
     )
@@ -163,8 +162,6 @@ def cut_rows(
 def _widen(window: Window, knots: int) -> Window:
     """Pad the input knots of stacked windows to a common number."""
     missing = knots - window.input_times.shape[1]
-    if missing == 0 or window.inputs.shape[-1] == 0:
-        return window
     later = window.input_times[:, -1:] + np.arange(1, missing + 1, dtype=window.times.dtype)
     held = np.repeat(window.inputs[:, -1:], missing, axis=1)
     return eqx.tree_at(

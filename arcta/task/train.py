@@ -17,9 +17,8 @@ from jaxtyping import PRNGKeyArray, PyTree
 from ..bound.elbo import drift_evaluations
 from ..bound.objective import Objective, joins
 from ..data.batches import AbstractBatches, Slots, observed_entries
-from ..data.feed import Feed
 from ..data.series import Series
-from ..data.store import Store
+from ..data.store import Feed, Store
 from ..data.windows import Window
 from ..model.reading import DataLayout, Reading
 from ..model.spec import LatentSDE

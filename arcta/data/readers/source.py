@@ -46,6 +46,10 @@ class Table(NamedTuple):
     rows: np.ndarray  # the row of the file that each record stands in
     notes: list[str]
 
+    def cell(self, record: int | np.integer, column: str) -> str:
+        """Where a cell stands, in words."""
+        return f"row {self.rows[record]}, column '{column}' of {self.where}"
+
 
 def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,8 +1,6 @@
 """Tables as series: wide or long, with every mark, date and gap that people put into them.
 
-    `Table` (cells as they stand, and the row of the file each record is in) → names, times, channels → `Series`
-
-What cannot be used is an error that names file, row and column; what is left out is noted, never silent.
+`Table` (cells as they stand, and the row of the file each record is in) → names, times, channels → `Series`
 """
 
 # pandas' own annotations widen every column to Series | DataFrame | Unknown; the tests run these functions typed by beartype.
@@ -16,18 +14,10 @@ import numpy as np
 
 from ..calendar import Calendar
 from ..series import Series
-from .columns import (
-    bring_index,
-    drop_empty_rows,
-    find_column,
-    holds_text,
-    name_columns,
-    note_sentinels,
-    numeric,
-    split_unit,
-)
+from .columns import bring_index, drop_empty_rows, find_column, find_time, holds_text, name_columns, numeric, read_times
 from .source import Loaded, Options, Table
-from .times import find_time, read_times
+
+SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 9999.0, 99999.0, 1e20, -1e20)
 
 
 def _to_wide(
@@ -38,7 +28,7 @@ def _to_wide(
 
     variable = find_column(table, str(options.variable), "the variable")
     value = find_column(table, str(options.value or "value"), "the value")
-    numbers = numeric(table, value, table.frame[value], options)
+    numbers = numeric(table, value, options)
     if np.isinf(numbers).all():
         raise ValueError(
             f"column '{value}' of {table.where} holds words, not numbers. Name the column of values with value=."
@@ -64,10 +54,9 @@ def _to_wide(
 
 
 def from_table(table: Table, options: Options) -> Loaded:
-    table, index = bring_index(table, options)
+    table, index = bring_index(table)
     table, units = name_columns(table)
     table = drop_empty_rows(table)
-    index = split_unit(index)[0] if index else None
     time_name = find_time(table, options, index)
     times, calendar, time_unit = read_times(table, time_name, units, options)
     used = {time_name}
@@ -85,8 +74,8 @@ def from_table(table: Table, options: Options) -> Loaded:
         used = set()
     inputs = [find_column(table, name, "an input") for name in options.inputs]
     columns = _channels(table, used | set(inputs), options)
-    values = np.stack([columns[name] for name in columns], axis=1)
-    known = [numeric(table, name, table.frame[name], options) for name in inputs]
+    values = np.stack(list(columns.values()), axis=1)
+    known = np.array([numeric(table, name, options) for name in inputs]).reshape(len(inputs), len(times))
     series = []
     for label in dict.fromkeys(group):
         rows = np.flatnonzero(group == label)
@@ -94,15 +83,20 @@ def from_table(table: Table, options: Options) -> Loaded:
         if not np.isfinite(values[rows]).any():
             table.notes.append(f"series '{label}' of {table.where} has no observed value; left out.")
             continue
-        _check_inputs(table, inputs, [column[rows] for column in known], rows)
+        bad = np.argwhere(~np.isfinite(known[:, rows]))
+        if len(bad):
+            raise ValueError(
+                f"inputs must be known at every time; {table.cell(rows[bad[0, 1]], inputs[bad[0, 0]])} is missing. "
+                "Fill it in, or leave that column out of inputs."
+            )
         series.append(
             Series(
                 times[rows],
                 values[rows],
                 channels=list(columns),
                 units=[units.get(name, "") for name in columns],
-                inputs=np.stack([column[rows] for column in known], axis=1) if inputs else None,
-                input_names=inputs or None,
+                inputs=known[:, rows].T,
+                input_names=inputs,
                 name=str(label),
                 time_unit=time_unit,
                 calendar=calendar,
@@ -121,7 +115,7 @@ def _channels(table: Table, taken: set[str | None], options: Options) -> dict[st
     )
     columns: dict[str, np.ndarray] = {}
     for name in names:
-        values = numeric(table, name, table.frame[name], options)
+        values = numeric(table, name, options)
         if len(values) and np.isinf(values).all():
             if wanted:
                 raise ValueError(
@@ -138,20 +132,30 @@ def _channels(table: Table, taken: set[str | None], options: Options) -> dict[st
                 f"every channel must be observed at least once; column '{name}' of {table.where} is empty in all "
                 f"{len(values)} rows. Drop it, or name the columns to model with channels=."
             )
-        elif (
-            not wanted
-            and name in ("index", "Unnamed: 0")
-            and np.array_equal(values - values[0], np.arange(len(values)))
-        ):
+        elif not wanted and name == "index" and np.array_equal(values - values[0], np.arange(len(values))):
             table.notes.append(f"the first column of {table.where} numbers the rows; ignored.")
         else:
-            note_sentinels(table, name, values)
+            _note_sentinels(table, name, values)
             columns[name] = values
     if not columns:
         raise ValueError(
             f"{table.where} has no column of numbers to model beside {', '.join(sorted(map(str, taken)))}. Add one."
         )
     return columns
+
+
+def _note_sentinels(table: Table, name: str, values: np.ndarray) -> None:
+    """Note a value that looks like a mark for 'missing'."""
+    rest = values[np.isfinite(values)]
+    for mark in SENTINELS:
+        count = int((rest == mark).sum())
+        others = rest[rest != mark]
+        far = len(others) > 2 and abs(mark - np.median(others)) > 8 * (np.ptp(others) + 1e-12)
+        if count and far:
+            table.notes.append(
+                f"column '{name}' of {table.where} holds {mark:g} in {count} rows, far from the rest; "
+                f"if it means missing, pass missing={mark:g}."
+            )
 
 
 def _in_order(
@@ -173,20 +177,10 @@ def _in_order(
         advice = "Sort the rows by time and merge repeated ones"
         if not several:
             advice += f", or name the column that tells series apart with series={repr(words[-1]) if words else '…'}"
-        if calendar is not None and calendar.zone == "" and t[k] <= t[k - 1]:
+        if calendar is not None and calendar.zone == "":
             advice += ", or, if clocks were set back there, pass time_zone="
         raise ValueError(
             f"times must increase within a series; row {table.rows[rows[k]]} of {table.where} (t={here}) {verb} row "
             f"{table.rows[rows[k - 1]]} (t={before}) in series '{label}'. {advice}."
         )
     return rows
-
-
-def _check_inputs(table: Table, names: list[str], columns: list[np.ndarray], rows: np.ndarray) -> None:
-    for name, column in zip(names, columns, strict=True):
-        bad = np.flatnonzero(~np.isfinite(column))
-        if bad.size:
-            raise ValueError(
-                f"inputs must be known at every time; row {table.rows[rows[bad[0]]]}, column '{name}' of {table.where} is missing. "
-                "Fill it in, or leave that column out of inputs."
-            )

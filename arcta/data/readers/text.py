@@ -1,8 +1,5 @@
 """Text files as tables: encoding, delimiter, header; cells stay text."""
 
-# pandas' own annotations widen every column to Series | DataFrame | Unknown; the tests run these functions typed by beartype.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-
 from __future__ import annotations
 
 import io
@@ -44,9 +41,8 @@ def _delimiter(lines: Sequence[str], path: Path, options: Options) -> str:
         counts = [re.sub(r'"[^"]*"', "", line).count(mark) for line in lines]
         if min(counts) > parts:
             best, parts = mark, min(counts)
-    if parts == 0 and all(len(line.split()) > 1 for line in lines) and len({len(line.split()) for line in lines}) == 1:
-        return r"\s+"
-    return best
+    words = {len(line.split()) for line in lines}
+    return r"\s+" if parts == 0 and len(words) == 1 and min(words) > 1 else best
 
 
 def read_text(path: Path, options: Options) -> Table:
@@ -55,9 +51,8 @@ def read_text(path: Path, options: Options) -> Table:
     notes: list[str] = []
     text = _decode(path, notes)
     lines = text.splitlines()
-    skipped = 0
-    while skipped < len(lines) and (not lines[skipped].strip() or lines[skipped].lstrip().startswith("#")):
-        skipped += 1
+    content = (i for i, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#"))
+    skipped = next(content, len(lines))
     if skipped:
         notes.append(f"the first {skipped} lines of {path.name} are comments or empty; left out.")
     head = [line for line in lines[skipped : skipped + 20] if line.strip()]
