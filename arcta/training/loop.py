@@ -134,7 +134,7 @@ def take_steps(
     def body(carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
         flat, moments, step, sums, _, _ = carry
         (total, terms), slope = average(slope_of(flat, step))
-        terms = {**terms, "loss": total, "gradient_norm": optax.global_norm(slope)}
+        terms = {**terms, "loss": total, "gradient_norm": optax.tree.norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
         new = (optax.apply_updates(flat, updates), new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
