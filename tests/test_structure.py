@@ -13,15 +13,15 @@ from arcta.parts import decoders, encoders, likelihoods, posterior, sde
 
 PACKAGE = Path(arcta.__file__).parent
 ORDER = """
-runtime.compile runtime.host runtime.sums runtime.activations runtime.random
+runtime.compile runtime.host runtime.sums runtime.activations runtime.random runtime.small
 data.calendar data.series data.readers.source data.readers.columns data.readers.text data.readers.tables
 data.readers.arrays data.read data.scaling data.windows data.batches data.store data.datasets
 parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.posterior parts.encoders parts.local parts.decoders
-parts.sde parts.likelihoods parts.channels parts.model
+parts.sde parts.likelihoods parts.channels parts.model parts.smoother
 bound.quadrature bound.residual bound.elbo bound.objective
 model.spec model.survey model.reading model.build model.start
 training.settings training.progress training.loop training.checkpoint training.ensemble training.parallel training.prepare
-predict.solve predict.figures predict.prediction predict.forecast predict.smooth predict.metrics predict.classical
+predict.solve predict.figures predict.prediction predict.recognise predict.forecast predict.smooth predict.metrics predict.classical
 task.use task.validation task.run task.fitted task.train task.fit task.backtest
 rivals.solved rivals.baselines
 outside.page outside.report outside.config outside.demo outside.study

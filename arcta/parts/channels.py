@@ -29,6 +29,9 @@ class ByChannel(AbstractLikelihood):
         keys = jax.random.split(key, len(self.parts))
         return tuple(part.draw(key=k) for part, k in zip(self.parts, keys, strict=True))
 
+    def median(self) -> tuple[PyTree[Array], ...]:
+        return tuple(part.median() for part in self.parts)
+
     def log_density(self, x: Values, output: Values, θ: tuple[PyTree[Array], ...]) -> Values:
         each = zip(self.parts, self._split(x), self._split(output), θ, strict=True)
         return self._gather([part.log_density(x, output, draw) for part, x, output, draw in each])

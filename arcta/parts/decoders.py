@@ -41,6 +41,18 @@ class AbstractDecoder(AbstractPart):
     def kl(self) -> Float[Array, ""]:
         """KL(q(θ) ‖ p(θ))."""
 
+    def linearise(
+        self, z: Float[Array, " latent"]
+    ) -> tuple[Float[Array, " channels"], Float[Array, "channels latent"], Float[Array, "channels latent"]]:
+        """The mean outputs at z, their Jacobian, and the variances of its entries, as far as the weights are uncertain."""
+        θ = self.median()
+        slope = jax.jacfwd(lambda z: self(z, θ))(z)
+        return self(z, θ), slope, jnp.zeros_like(slope)
+
+    @abc.abstractmethod
+    def median(self) -> PyTree[Array]:
+        """The posterior median in place of a draw."""
+
     def at_many(self, z: Float[Array, "latent n"], θ: PyTree[Array]) -> Float[Array, "channels n"]:
         """The outputs at many states along the last axis."""
         return jax.vmap(self, in_axes=(-1, None), out_axes=-1)(z, θ)
@@ -50,6 +62,9 @@ class _CertainDecoder(AbstractDecoder):
     """Decoders with point-estimated weights, or none."""
 
     def draw(self, *, key: PRNGKeyArray) -> tuple[()]:
+        return ()
+
+    def median(self) -> tuple[()]:
         return ()
 
     def kl(self) -> Float[Array, ""]:
@@ -86,6 +101,14 @@ class LinearDecoder(AbstractDecoder):
 
     def draw(self, *, key: PRNGKeyArray) -> Float[Array, "channels latent"]:
         return self.weights.sample(key=key)
+
+    def median(self) -> Float[Array, "channels latent"]:
+        return self.weights.mean
+
+    def linearise(
+        self, z: Float[Array, " latent"]
+    ) -> tuple[Float[Array, " channels"], Float[Array, "channels latent"], Float[Array, "channels latent"]]:
+        return self(z, self.weights.mean), self.weights.mean, jnp.exp(2 * self.weights.log_std)
 
     def kl(self) -> Float[Array, ""]:
         return self.weights.kl()

@@ -52,6 +52,10 @@ class AbstractLikelihood(AbstractPart):
         """θ, which the others take."""
 
     @abc.abstractmethod
+    def median(self) -> PyTree[Array]:
+        """The posterior median in place of a draw."""
+
+    @abc.abstractmethod
     def log_density(self, x: Values, output: Values, θ: PyTree[Array]) -> Values:
         """log p(x | output), channel by channel."""
 
@@ -126,6 +130,9 @@ class _Uncertain(ChannelLikelihood):
 
     def draw(self, *, key: PRNGKeyArray) -> Values:
         return self.variance.sample(key=key)
+
+    def median(self) -> Values:
+        return self.variance.quantile(0.5)
 
     def kl(self) -> Float[Array, ""]:
         return self.variance.kl()
@@ -230,6 +237,9 @@ class _Certain(ChannelLikelihood):
     def draw(self, *, key: PRNGKeyArray) -> Float[Array, " 0"]:
         return jnp.zeros((0,))
 
+    def median(self) -> Float[Array, " 0"]:
+        return jnp.zeros((0,))
+
     def kl(self) -> Float[Array, ""]:
         return jnp.zeros(())
 
@@ -325,6 +335,9 @@ class NegativeBinomial(_Counts):
 
     def draw(self, *, key: PRNGKeyArray) -> Values:
         return self.dispersion.sample(key=key)
+
+    def median(self) -> Values:
+        return self.dispersion.quantile(0.5)
 
     def log_density(self, x: Values, output: Values, θ: Values) -> Values:
         log_k = jnp.log(θ)

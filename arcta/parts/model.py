@@ -50,6 +50,10 @@ class AbstractGenerative(eqx.Module):
         """Whether rows that lack single channels are taken for whole ones."""
         return False
 
+    def posterior(self, window: Window, *, key: PRNGKeyArray | None = None) -> AbstractPosterior:
+        """q(z(t) | window). A key, in training, lets the encoder hide some of what follows."""
+        raise ValueError(f"{type(self).__name__} knows the state at one node alone; smooth with arcta's own model.")
+
     @abc.abstractmethod
     def states_at(
         self, window: Window, node: Int[Array, ""], num_samples: int, *, key: PRNGKeyArray
@@ -65,6 +69,10 @@ class AbstractGenerative(eqx.Module):
             self.likelihood.draw(key=likelihood),
             self.decoder.draw(key=decoder),
         )
+
+    def median(self) -> Draw:
+        """The posterior medians in place of a draw."""
+        return Draw(self.drift.median(), self.diffusion.median(), self.likelihood.median(), self.decoder.median())
 
     def draws(self, count: int, *, key: PRNGKeyArray) -> Draw:
         """So many independent ones, stacked."""
@@ -97,7 +105,6 @@ class Model(AbstractGenerative):
         return self.encoder.whole_rows
 
     def posterior(self, window: Window, *, key: PRNGKeyArray | None = None) -> AbstractPosterior:
-        """q(z(t) | window). A key, in training, lets the encoder hide some of what follows."""
         seen = eqx.tree_at(lambda w: w.values, window, self.likelihood.view(jnp.asarray(window.values)))
         return infer(self.encoder(seen, key=key), self.kernel, self.bridge, window)
 

@@ -20,6 +20,7 @@ This is the only file that knows that the covariance is diagonal.
 """
 
 import abc
+from functools import partial
 from typing import TypeVar
 
 import equinox as eqx
@@ -30,6 +31,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..data.windows import Window
 from ..runtime.host import array
+from ..runtime.small import eigh, factor, solve_lower, solve_upper
 from .base import AbstractPart, LinearReading
 from .kernel import DeepKernel, Interpolant, interpolate
 
@@ -44,6 +46,10 @@ class AbstractGaussian(AbstractPart):
     @abc.abstractmethod
     def deviation(self, noise: Float[Array, "*times latent"]) -> Float[Array, "*times latent"]:
         """δ = z − m for standard normal ε."""
+
+    @abc.abstractmethod
+    def covariance(self) -> Float[Array, "*times latent latent"]:
+        """S."""
 
     @abc.abstractmethod
     def kl(self, other: "AbstractGaussian") -> Float[Array, ""]:
@@ -74,11 +80,34 @@ class DiagonalNormal(AbstractGaussian):
     def deviation(self, noise: Float[Array, "*times latent"]) -> Float[Array, "*times latent"]:
         return jnp.exp(0.5 * self.log_variance) * noise
 
+    def covariance(self) -> Float[Array, "*times latent latent"]:
+        return jnp.exp(self.log_variance)[..., None] * jnp.eye(self.mean.shape[-1], dtype=self.mean.dtype)
+
     # A posterior and its prior are of one family.
     def kl(self, other: "DiagonalNormal") -> Float[Array, ""]:  # pyright: ignore[reportIncompatibleMethodOverride]
         difference = self.log_variance - other.log_variance
         squared = (self.mean - other.mean) ** 2 * jnp.exp(-other.log_variance)
         return 0.5 * jnp.sum(jnp.exp(difference) + squared - 1 - difference)
+
+
+class FullNormal(AbstractGaussian):
+    """N(mean, S) with S = Λ Λᵀ, Λ a lower triangle."""
+
+    mean: Float[Array, "*times latent"]
+    factor: Float[Array, "*times latent latent"]
+
+    def deviation(self, noise: Float[Array, "*times latent"]) -> Float[Array, "*times latent"]:
+        return jnp.einsum("...ij,...j->...i", self.factor, noise)
+
+    def covariance(self) -> Float[Array, "*times latent latent"]:
+        return jnp.einsum("...ij,...kj->...ik", self.factor, self.factor)
+
+    def kl(self, other: AbstractGaussian) -> Float[Array, ""]:
+        theirs = factor(other.covariance())
+        ratio = jax.vmap(partial(solve_lower, theirs), in_axes=1)(self.factor)
+        away = solve_lower(theirs, other.mean - self.mean)
+        logs = jnp.log(jnp.diagonal(theirs)) - jnp.log(jnp.diagonal(self.factor))
+        return 0.5 * (jnp.sum(ratio**2) + jnp.sum(away**2) - len(away)) + jnp.sum(logs)
 
 
 class AbstractMarginal(eqx.Module):
@@ -138,6 +167,42 @@ def rotation(
     """G of the module's docstring: the skew part of the drift that the marginals leave free."""
     scaled, weighted = jacobian * q, q * variance[:, None]
     return variance[:, None] * (scaled - scaled.T) / (weighted + weighted.T)
+
+
+class FullMarginal(AbstractMarginal):
+    """N(m, S), and the rates of change of m and S, at one time:  g = ṁ + (½ (Ṡ − Q) + K) S⁻¹ δ, for any skew K."""
+
+    normal: FullNormal  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen)
+    mean_rate: Float[Array, " latent"]
+    covariance_rate: Float[Array, "latent latent"]
+
+    def drift(
+        self,
+        deviation: Float[Array, " latent"],
+        q: Float[Array, " latent"],
+        jacobian: Float[Array, "latent latent"] | None = None,
+    ) -> Float[Array, " latent"]:
+        """g at z = m + δ, with the K that brings it closest to a prior drift of that Jacobian; without one K is zero."""
+        spread = 0.5 * (self.covariance_rate - jnp.diag(q))
+        Λ = self.normal.factor
+        if jacobian is not None:
+            spread = spread + turning(jacobian @ self.normal.covariance() - spread, self.normal.covariance(), q)
+        return self.mean_rate + spread @ solve_upper(Λ, solve_lower(Λ, deviation))
+
+
+def turning(
+    C: Float[Array, "latent latent"], S: Float[Array, "latent latent"], q: Float[Array, " latent"]
+) -> Float[Array, "latent latent"]:
+    """The skew K that minimises tr[(K − C) S⁻¹ (K − C)ᵀ Q⁻¹], where C = J S − ½ (Ṡ − Q).
+
+    Scaled by Q^−½ on both sides and in the eigenbasis λ of the scaled S,  K_ij = (λ_i C_ij − λ_j C_ji)/(λ_i + λ_j). At the minimum
+    the bound does not change with K to first order, so nothing is differentiated through it.
+    """
+    C, S, q = jax.lax.stop_gradient((C, S, q))
+    scale = 1 / jnp.sqrt(q[:, None] * q)
+    λ, V = eigh(S * scale)
+    rotated = λ[:, None] * (V.T @ (C * scale) @ V)
+    return V @ ((rotated - rotated.T) / (λ[:, None] + λ)) @ V.T / scale
 
 
 class Bridge(AbstractPart):

@@ -286,6 +286,10 @@ class AbstractDiffusion(AbstractPart):
         """A reparametrised draw."""
 
     @abc.abstractmethod
+    def median(self) -> Float[Array, " latent"]:
+        """The posterior median in place of a draw."""
+
+    @abc.abstractmethod
     def kl(self) -> Float[Array, ""]:
         """KL(q(θ) ‖ p(θ))."""
 
@@ -317,6 +321,9 @@ class Diffusion(AbstractDiffusion):
 
     def draw(self, *, key: PRNGKeyArray) -> Float[Array, " latent"]:
         return self.level.sample(key=key)
+
+    def median(self) -> Float[Array, " latent"]:
+        return self.level.quantile(0.5)
 
     def kl(self) -> Float[Array, ""]:
         return self.level.kl()

@@ -18,8 +18,10 @@ from ..data.series import Series
 from ..data.windows import Window, last_window
 from ..model.reading import DataLayout
 from ..parts.model import AbstractGenerative, Draw
+from ..parts.posterior import AbstractGaussian
 from ..runtime.host import ArrayLike
 from .prediction import Bands, Prediction, check_channels, check_times, predict
+from .recognise import posterior_at
 from .solve import make_grids, walk
 
 
@@ -37,11 +39,13 @@ class InputTable(Protocol):
 
 
 class Sampling(NamedTuple):
-    """How many paths, the solver's longest step (in the user's units), and whether only quantiles are kept of them."""
+    """How many paths, the solver's longest step (in the user's units), whether only quantiles are kept of them, and whether states
+    are first refined by the model's own flow (`recognise`)."""
 
     num_samples: int = 256
     max_step: float | None = None
     quantiles: tuple[float, ...] | None = None
+    refine: bool = False
 
     def step(self, layout: DataLayout) -> float:
         """The longest step in the model's units; by default a fortieth of its time scale, or the data's own if shorter."""
@@ -58,6 +62,22 @@ def prior_states(
     state_key, draw_key = jax.random.split(key)
     initial = jax.vmap(lambda k: model.initial.sample(key=k))(jax.random.split(state_key, num_samples))
     return initial, model.draws(num_samples, key=draw_key)
+
+
+@eqx.filter_jit
+def _draw_states(
+    model: AbstractGenerative, normal: AbstractGaussian, num_samples: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "samples latent"], Draw]:
+    """Draws of a state, and with each one of the parameters."""
+    state_key, draw_key = jax.random.split(key)
+    noise = jax.random.normal(state_key, (num_samples, len(normal.mean)), normal.mean.dtype)
+    return jax.vmap(normal.state)(noise), model.draws(num_samples, key=draw_key)
+
+
+def _tail(series: Series, layout: DataLayout) -> Series:
+    """The last four partitions' worth of rows: what the state at the end remembers, and always as many windows."""
+    rows = np.flatnonzero(series.mask.any(axis=1))[-4 * layout.partition_size :]
+    return series.at_rows(slice(rows[0], None))
 
 
 def input_knots(
@@ -157,7 +177,11 @@ def forecast(
     grids = make_grids(scaling.times(start), (ahead - start) / scaling.time_scale, sampling.step(layout), *knots)
     start_key, path_key, decode_key = jax.random.split(key, 3)
     window = jax.tree.map(jnp.asarray, window)
-    initial, draws = eqx.filter_jit(model.states_at)(window, jnp.asarray(node), sampling.num_samples, key=start_key)
+    if sampling.refine:
+        normal = posterior_at(model, layout, _tail(series, layout), np.array([start]), refine=True).at(0)
+        initial, draws = _draw_states(model, normal, sampling.num_samples, start_key)
+    else:
+        initial, draws = eqx.filter_jit(model.states_at)(window, jnp.asarray(node), sampling.num_samples, key=start_key)
     pieces = walk(model, draws, initial, grids, key=path_key)
     return predict(model, layout, series.name, ahead, pieces, draws, quantiles=sampling.quantiles, key=decode_key)
 

@@ -86,13 +86,16 @@ class Fit(Forecaster):
         times: ArrayLike | None = None,
         *,
         num_samples: int = 256,
+        refine: bool = False,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction:
-        """The posterior of state and signal at any times inside `data` (default: the training series)."""
+        """The posterior of state and signal at any times inside `data` (default: the training series); with `refine` as the learned
+        dynamics smooth it, in one chain over the whole series, instead of the encoder's alone."""
         if data is None and len(self.context) > 1:
             raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
         series = self._given(data)[0]
-        return cast(Prediction, self._mixed(smooth, series, times, sampling=Sampling(num_samples), key=as_key(key)))
+        sampling = Sampling(num_samples, refine=refine)
+        return cast(Prediction, self._mixed(smooth, series, times, sampling=sampling, key=as_key(key)))
 
     def sample(
         self,

@@ -90,6 +90,7 @@ class Forecaster:
         num_samples: int = 256,
         max_step: float | None = None,
         quantiles: None = None,
+        refine: bool = False,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction: ...
 
@@ -104,6 +105,7 @@ class Forecaster:
         num_samples: int = 256,
         max_step: float | None = None,
         quantiles: Sequence[float] | None = None,
+        refine: bool = False,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction | Bands | dict[str, Prediction | Bands]: ...
 
@@ -117,6 +119,7 @@ class Forecaster:
         num_samples: int = 256,
         max_step: float | None = None,
         quantiles: Sequence[float] | None = None,
+        refine: bool = False,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction | Bands | dict[str, Prediction | Bands]:
         """What comes after the training series, or after `given`, at any later times.
@@ -133,11 +136,13 @@ class Forecaster:
         - `max_step`: the solver's longest step, in the data's unit of time.
         - `quantiles`: keep only these, the mean and the standard deviation, and no paths: memory then does not grow with
           the number of paths times the horizon.
+        - `refine`: start from the state that the learned dynamics make of the context, not from the encoder's alone: slower, and
+          closer where dynamics are clean.
 
         **Returns:** a `Prediction` (with `quantiles`: `Bands`); with several series a dictionary of them by name.
         """
         series, key = self._given(given), as_key(key)
-        sampling = Sampling(num_samples, max_step, None if quantiles is None else tuple(quantiles))
+        sampling = Sampling(num_samples, max_step, None if quantiles is None else tuple(quantiles), refine)
         if len(series) == 1:
             return self._forecast_one(series[0], times, inputs, origin, sampling, key)
         return {
@@ -155,10 +160,12 @@ class Forecaster:
         *,
         given: Series | Sequence[Series] | None = None,
         num_samples: int = 256,
+        refine: bool = False,
         key: int | PRNGKeyArray = 0,
     ) -> Scores:
         """Forecast `test` from the training series (or `given`) of the same name and compare: rmse, crps, log density,
-        coverage. Without `test`, what `fit(…, holdout=)` held out is forecast from what came before it."""
+        coverage. Without `test`, what `fit(…, holdout=)` held out is forecast from what came before it. `refine`: as in `forecast`.
+        """
         if test is None:
             pairs = self.held_out()
             if not pairs:
@@ -175,7 +182,7 @@ class Forecaster:
                     "Pass given= with a series of that name that ends before it."
                 )
             known = item.inputs if item.input_names else None
-            sampling, k = Sampling(num_samples), jax.random.fold_in(as_key(key), i)
+            sampling, k = Sampling(num_samples, refine=refine), jax.random.fold_in(as_key(key), i)
             ahead = self._forecast_one(context[item.name], item.times, known, None, sampling, k)
             told.append((cast(Prediction, ahead), item))
         return score(told)

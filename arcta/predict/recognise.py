@@ -1,0 +1,120 @@
+"""The posterior of a series' states at any times inside it: the encoder's (`amortised`), or that refined by the model's own flow.
+
+The encoder sees a partition and its margins. The refined posterior is one chain over the whole series, linearised around the
+encoder's means (`parts.smoother`): a state remembers as much of past and future as the learned dynamics do, there are no joins,
+and gaps get nodes of their own.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.series import Series
+from ..data.windows import Window, partition, partition_starts
+from ..model.reading import DataLayout
+from ..parts.model import AbstractGenerative
+from ..parts.posterior import AbstractGaussian
+from ..parts.smoother import Rows, smooth_rows
+from ..runtime.compile import compile_lightly
+from ..runtime.host import array
+from .solve import padded_length
+
+LONGEST = 0.25  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
+PASSES = 3
+SETTLED = 0.5  # the last pass may move no state by more than that many of its standard deviations
+
+
+@compile_lightly
+def marginals(model: AbstractGenerative, windows: Window, times: Float[Array, "windows times"]) -> AbstractGaussian:
+    """The posterior at some times of each window, measured from its start; stacked by windows and times."""
+
+    def of_one(item: tuple[Window, Array]) -> AbstractGaussian:
+        window, ts = item
+        return jax.vmap(model.posterior(window))(ts).normal
+
+    return jax.lax.map(of_one, (windows, times), batch_size=16)
+
+
+def amortised(
+    model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"]
+) -> AbstractGaussian:
+    """The encoder's posterior at increasing times, stacked. Each time belongs to the partition that covers it, and each partition
+    is encoded once, however many times fall into it."""
+    scaling, observed = layout.scaling, series.times[series.mask.any(axis=1)]
+    starts = observed[partition_starts(len(observed), layout.partition_size)]
+    owner = np.clip(np.searchsorted(starts, times, side="right") - 1, 0, len(starts) - 1)
+    counts = np.bincount(owner, minlength=len(starts))
+    slot = np.arange(len(times)) - np.concatenate([[0], np.cumsum(counts)])[owner]
+    padded = np.zeros((len(starts), padded_length(int(counts.max()))))
+    padded[owner, slot] = (times - starts[owner]) / scaling.time_scale
+    windows = jax.tree.map(jnp.asarray, partition(series, scaling, layout.window_shape(model)))
+    return marginals(model, windows, jnp.asarray(padded, windows.times.dtype)).at((owner, slot))
+
+
+def node_times(observed: Float[np.ndarray, " n"], longest: float) -> Float[np.ndarray, " nodes"]:
+    """The observed times, and evenly spaced ones in between where two of them are further apart than `longest`."""
+    parts = np.maximum(np.ceil(np.diff(observed) / longest - 1e-9), 1).astype(int)
+    ends = zip(observed[:-1], observed[1:], parts, strict=True)
+    return np.concatenate([*(np.linspace(a, b, count, endpoint=False) for a, b, count in ends), observed[-1:]])
+
+
+def _rows(layout: DataLayout, series: Series, nodes: Float[np.ndarray, " nodes"]) -> Rows:
+    """What is observed at the nodes, padded by repeats of the last time, of which nothing more is seen."""
+    scaling, seen = layout.scaling, series.mask.any(axis=1)
+    length, start = padded_length(len(nodes)), nodes[0]
+    at = np.searchsorted(nodes, series.times[seen])
+    values, mask = np.zeros((length, len(layout.channels))), np.zeros((length, len(layout.channels)), bool)
+    values[at], mask[at] = scaling.values(series.values[seen]), series.mask[seen]
+    since = np.pad((nodes - start) / scaling.time_scale, (0, length - len(nodes)), mode="edge")
+    return Rows(
+        start=array(scaling.times(start)),
+        times=array(since),
+        values=array(np.where(mask, values, 0)),
+        mask=jax.device_put(mask),
+        first=jax.device_put(np.asarray(True)),
+        input_times=array((series.times - start) / scaling.time_scale),
+        inputs=array(scaling.known_inputs(series.inputs)),
+    )
+
+
+@compile_lightly
+def _refine(
+    model: AbstractGenerative, rows: Rows, guess: Float[Array, "nodes latent"], times: Float[Array, " n"]
+) -> tuple[AbstractGaussian, Float[Array, ""]]:
+    found = smooth_rows(model, rows, guess, passes=PASSES)
+    return jax.vmap(lambda t: found(t).normal)(times), found.change[-1]
+
+
+def refined(
+    model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"]
+) -> AbstractGaussian | None:
+    """The refined posterior at times inside a series, stacked; None where it does not settle."""
+    observed = series.times[series.mask.any(axis=1)]
+    if len(observed) < 2:
+        return None
+    nodes = node_times(observed, LONGEST * layout.scaling.time_scale)
+    rows = _rows(layout, series, nodes)
+    guess = amortised(model, layout, series, nodes).mean
+    guess = jnp.pad(guess, ((0, len(rows.times) - len(nodes)), (0, 0)), mode="edge")
+    asked = np.pad(times, (0, padded_length(len(times)) - len(times)), mode="edge")
+    normal, change = _refine(model, rows, guess, array((asked - nodes[0]) / layout.scaling.time_scale))
+    normal = normal.at(np.arange(len(times)))
+    settled = float(change) < SETTLED and all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(normal))
+    return normal if settled else None
+
+
+def posterior_at(
+    model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"], *, refine: bool
+) -> AbstractGaussian:
+    """The posterior at increasing times inside a series, stacked."""
+    found = refined(model, layout, series, times) if refine else None
+    if refine and found is None:
+        warnings.warn(
+            f"the refined posterior of '{series.name}' does not settle; the encoder's is used instead.", stacklevel=4
+        )
+    return amortised(model, layout, series, times) if found is None else found
