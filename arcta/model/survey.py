@@ -1,7 +1,7 @@
 """What the data says before there is a model: how noisy, how smooth, how wide to smooth, how many latent axes.
 
 All in the model's units, on a sample of the rows, in NumPy. These readings choose sizes and starting values, nothing
-else: whatever they get wrong, training can still mend.
+else: whatever they get wrong, training can still put right.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _checked(section: str, name: str, value: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, _convertible(hints[name]), strict=False)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{where}: {section}.{name} = {value!r} does not fit ({error}). Mend that setting.") from None
+        raise ValueError(f"{where}: {section}.{name} = {value!r} does not fit ({error}). Fix that setting.") from None
 
 
 def _convertible(hint: Any) -> Any:
@@ -83,7 +83,7 @@ def load_configuration(path: str | Path) -> Configuration:
     try:
         content = tomllib.loads(path.read_text("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}. Mend that line.") from None
+        raise ValueError(f"{path} is not TOML: {error}. Fix that line.") from None
     settings = {}
     for section, values in content.items():
         if section not in SECTIONS or not isinstance(values, dict):

@@ -126,7 +126,7 @@ def numeric(table: Table, name: str, options: Options) -> np.ndarray:
         numbers = int(np.isfinite(values).sum())
         if broken.size and (numbers > broken.size or text.iloc[broken].str.fullmatch(r"-?\d+,\d+").all()):
             entry = str(text.iloc[int(broken[0])])
-            advice = "Mend it, or pass missing= if it means that nothing was measured."
+            advice = "Fix it, or pass missing= if it means that nothing was measured."
             if re.fullmatch(r"-?[\d.]*,\d+", entry):
                 advice = "Pass decimal=','."
             raise ValueError(f"values must be numbers; {table.cell(broken[0], name)} holds '{entry}'. {advice}")
@@ -221,7 +221,7 @@ def _dates(table: Table, name: str, options: Options) -> tuple[np.ndarray, Calen
     if lost.size:
         raise ValueError(
             f"every row needs a date; {table.cell(lost[0], name)} holds {column.iloc[int(lost[0])]!r}. "
-            "Mend it or drop the row."
+            "Fix it or drop the row."
         )
     if dates.tz is None and options.time_zone:
         try:

@@ -75,7 +75,7 @@ def read_text(path: Path, options: Options) -> Table:
         line = re.search(r"line (\d+)", str(error))
         row = f"row {int(line.group(1)) + skipped}" if line else "a row"
         raise ValueError(
-            f"{path.name}: {row} has more fields than the header ({first_line(error)}). Mend that row, or pass delimiter=."
+            f"{path.name}: {row} has more fields than the header ({first_line(error)}). Fix that row, or pass delimiter=."
         ) from None
     if frame.shape[1] == 1 and options.time != ROW:
         raise ValueError(
