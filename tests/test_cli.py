@@ -119,6 +119,8 @@ def test_values_that_mean_missing_may_be_negative_and_end_at_the_next_option():
     given = app.parse_args(line)[1].arguments
     assert given["reading"].settings() == {"data.missing": [-999.0, "NA", -1000.0], "data.time_unit": "s"}
     assert given["settings"].steps == 5
+    given = app.parse_args(["fit", "x.csv", "--missing=-", "--steps", "5"])[1].arguments
+    assert given["reading"].missing == ["-"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -130,6 +130,12 @@ def test_what_is_no_error_is_a_warning():
     assert windows.scored.sum() == 11
 
 
+def test_a_series_without_inputs_can_be_shortened_and_given_some():
+    series = arcta.Series(np.arange(6.0), np.ones((6, 1)))
+    assert len(series.replace(times=series.times[:3], values=series.values[:3])) == 3
+    assert series.replace(inputs=np.ones((6, 1))).input_names == ("u0",)
+
+
 def test_series_guarantees():
     series = arcta.Series([0, 1, 2], [[1, np.nan], [2, 5], [3, 6]], mask=[[True, True], [True, False], [True, True]])
     assert series.mask.tolist() == [[True, False], [True, False], [True, True]]

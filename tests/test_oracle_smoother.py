@@ -238,8 +238,31 @@ def test_where_the_passes_do_not_settle_the_encoders_posterior_is_used_and_it_is
     np.testing.assert_array_equal(found.mean, fit.smooth(series, query).mean)
 
 
+def test_what_cannot_be_refined_is_said(oscillator):
+    *_, series, fit, _, _ = oscillator
+    with pytest.warns(UserWarning, match="has one observation"):
+        fit.forecast(series.times[:1] + 1, given=series.at_rows(slice(0, 1)), refine=True)
+    far = series.replace(times=np.where(np.arange(len(series)) < 30, series.times, series.times + 1e6))
+    with pytest.warns(UserWarning, match="gaps included"):
+        fit.smooth(far, far.times[:3], refine=True)
+
+
+def test_only_the_start_of_a_series_is_held_to_the_prior_of_starts(oscillator):
+    """The end of a series after its tail alone: with p(z0) there, a narrow one far away, it would be wrong by many deviations."""
+    *_, series, fit, _, (mean, _) = oscillator
+    narrow = DiagonalNormal(jnp.full(2, 5.0), jnp.full(2, -8.0))
+    model = eqx.tree_at(lambda m: m.initial, fit.model, narrow)
+    tail = series.at_rows(slice(-20, None))
+    free = refined(model, fit.layout, tail, tail.times[:1], first=False)
+    held = refined(model, fit.layout, tail, tail.times[:1], first=True)
+    assert np.abs(np.asarray(free.mean)).max() < 3 < np.abs(np.asarray(held.mean)).min()
+    short = dataclasses.replace(fit, model=model, layout=fit.layout._replace(partition_size=10))
+    ahead = short.forecast(series.times[-1:] + 0.01, num_samples=2000, refine=True)
+    np.testing.assert_allclose(ahead.mean[0], mean[-1], atol=0.05)
+
+
 def test_rivals_have_no_posterior_to_refine():
     series = arcta.datasets.lotka_volterra()
     rival = arcta.fit(arcta.baselines.NeuralODE(), series, training=arcta.Training(steps=1), progress=False)
-    with pytest.raises(ValueError, match="arcta's own model"):
+    with pytest.raises(ValueError, match="leave refine= out"):
         rival.forecast(series.times[-1] + np.ones(1), refine=True)

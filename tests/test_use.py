@@ -278,7 +278,13 @@ def test_frames_through_convolutions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"diffusion": "time-dependent", "time_dependent": True}, {"noise": "learned"}, {"rotation": False}]
+    "options",
+    [
+        {"diffusion": "time-dependent", "time_dependent": True},
+        {"noise": "learned"},
+        {"noise": np.float64(0.02)},
+        {"rotation": False},
+    ],
 )
 def test_other_configurations_train_and_load(options, tmp_path):
     train, test = arcta.split(arcta.datasets.lotka_volterra(seed=2, duration=6.0), at=0.8)

@@ -253,8 +253,8 @@ class Series:
 
     def replace(self, **changes: object) -> Series:
         """The series with some of the arguments it was made from changed."""
-        same = ("times", "channels", "units", "inputs", "input_names", "name", "time_unit", "calendar")
-        own = {name: getattr(self, name) for name in same}
+        same = ("times", "channels", "units", "name", "time_unit", "calendar")
+        own = {name: getattr(self, name) for name in (*same, *(("inputs", "input_names") if self.input_names else ()))}
         if "values" not in changes:
             own["values"] = self._given_values()
         return Series(**(own | changes))  # pyright: ignore[reportArgumentType]

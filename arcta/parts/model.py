@@ -52,7 +52,7 @@ class AbstractGenerative(eqx.Module):
 
     def posterior(self, window: Window, *, key: PRNGKeyArray | None = None) -> AbstractPosterior:
         """q(z(t) | window). A key, in training, lets the encoder hide some of what follows."""
-        raise ValueError(f"{type(self).__name__} knows the state at one node alone; smooth with arcta's own model.")
+        raise ValueError("this model has no posterior over time to refine; leave refine= out, or train a LatentSDE.")
 
     @abc.abstractmethod
     def states_at(

@@ -76,8 +76,12 @@ def _draw_states(
 
 def _tail(series: Series, layout: DataLayout) -> Series:
     """The last four partitions' worth of rows: what the state at the end remembers, and always as many windows."""
-    rows = np.flatnonzero(series.mask.any(axis=1))[-4 * layout.partition_size :]
-    return series.at_rows(slice(rows[0], None))
+    rows = np.flatnonzero(series.mask.any(axis=1))
+    return (
+        series
+        if len(rows) <= 4 * layout.partition_size
+        else series.at_rows(slice(rows[-4 * layout.partition_size], None))
+    )
 
 
 def input_knots(
@@ -178,7 +182,9 @@ def forecast(
     start_key, path_key, decode_key = jax.random.split(key, 3)
     window = jax.tree.map(jnp.asarray, window)
     if sampling.refine:
-        normal = posterior_at(model, layout, _tail(series, layout), np.array([start]), refine=True).at(0)
+        tail = _tail(series, layout)
+        whole = len(tail) == len(series)
+        normal = posterior_at(model, layout, tail, np.array([start]), refine=True, first=whole).at(0)
         initial, draws = _draw_states(model, normal, sampling.num_samples, start_key)
     else:
         initial, draws = eqx.filter_jit(model.states_at)(window, jnp.asarray(node), sampling.num_samples, key=start_key)

@@ -26,6 +26,7 @@ from .solve import padded_length
 
 LONGEST = 0.25  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
 PASSES = 3
+MOST = 20_000  # nodes; a gap of more steps than that would be all there is to compute
 SETTLED = 0.5  # the last pass may move no state by more than that many of its standard deviations
 
 
@@ -63,7 +64,7 @@ def node_times(observed: Float[np.ndarray, " n"], longest: float) -> Float[np.nd
     return np.concatenate([*(np.linspace(a, b, count, endpoint=False) for a, b, count in ends), observed[-1:]])
 
 
-def _rows(layout: DataLayout, series: Series, nodes: Float[np.ndarray, " nodes"]) -> Rows:
+def _rows(layout: DataLayout, series: Series, nodes: Float[np.ndarray, " nodes"], first: bool) -> Rows:
     """What is observed at the nodes, padded by repeats of the last time, of which nothing more is seen."""
     scaling, seen = layout.scaling, series.mask.any(axis=1)
     length, start = padded_length(len(nodes)), nodes[0]
@@ -76,7 +77,7 @@ def _rows(layout: DataLayout, series: Series, nodes: Float[np.ndarray, " nodes"]
         times=array(since),
         values=array(np.where(mask, values, 0)),
         mask=jax.device_put(mask),
-        first=jax.device_put(np.asarray(True)),
+        first=jax.device_put(np.asarray(first)),
         input_times=array((series.times - start) / scaling.time_scale),
         inputs=array(scaling.known_inputs(series.inputs)),
     )
@@ -91,30 +92,41 @@ def _refine(
 
 
 def refined(
-    model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"]
-) -> AbstractGaussian | None:
-    """The refined posterior at times inside a series, stacked; None where it does not settle."""
+    model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"], *, first: bool = True
+) -> AbstractGaussian | str:
+    """The refined posterior at times inside a series, stacked; or why there is none. `first`: the series starts where p(z0) holds,
+    and is not the end of a longer one."""
     observed = series.times[series.mask.any(axis=1)]
+    longest = LONGEST * layout.scaling.time_scale
     if len(observed) < 2:
-        return None
-    nodes = node_times(observed, LONGEST * layout.scaling.time_scale)
-    rows = _rows(layout, series, nodes)
+        return "has one observation"
+    if len(observed) + np.sum(np.diff(observed) / longest) > MOST:
+        return f"is longer, gaps included, than {MOST} steps of {longest:g}"
+    nodes = node_times(observed, longest)
+    rows = _rows(layout, series, nodes, first)
     guess = amortised(model, layout, series, nodes).mean
     guess = jnp.pad(guess, ((0, len(rows.times) - len(nodes)), (0, 0)), mode="edge")
     asked = np.pad(times, (0, padded_length(len(times)) - len(times)), mode="edge")
     normal, change = _refine(model, rows, guess, array((asked - nodes[0]) / layout.scaling.time_scale))
     normal = normal.at(np.arange(len(times)))
     settled = float(change) < SETTLED and all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(normal))
-    return normal if settled else None
+    return normal if settled else "does not settle"
 
 
 def posterior_at(
-    model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"], *, refine: bool
+    model: AbstractGenerative,
+    layout: DataLayout,
+    series: Series,
+    times: Float[np.ndarray, " n"],
+    *,
+    refine: bool,
+    first: bool = True,
 ) -> AbstractGaussian:
     """The posterior at increasing times inside a series, stacked."""
-    found = refined(model, layout, series, times) if refine else None
-    if refine and found is None:
-        warnings.warn(
-            f"the refined posterior of '{series.name}' does not settle; the encoder's is used instead.", stacklevel=4
-        )
-    return amortised(model, layout, series, times) if found is None else found
+    if not refine:
+        return amortised(model, layout, series, times)
+    found = refined(model, layout, series, times, first=first)
+    if isinstance(found, str):
+        warnings.warn(f"'{series.name}' {found}; its states are the encoder's, not refined.", stacklevel=4)
+        return amortised(model, layout, series, times)
+    return found

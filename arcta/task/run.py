@@ -76,7 +76,7 @@ def identity(spec: LatentSDE, layout: DataLayout, reading: Reading, training: Tr
         "reading": reading._asdict(),
         "training": training,
     }
-    return json.loads(json.dumps(msgspec.to_builtins(told, enc_hook=np.ndarray.tolist)))
+    return json.loads(json.dumps(msgspec.to_builtins(told, enc_hook=lambda numbers: numbers.tolist())))
 
 
 def restore(kind: type[T], stored: Mapping[str, object]) -> T:

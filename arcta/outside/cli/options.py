@@ -44,7 +44,7 @@ class Reading:
     series: Annotated[Text, Parameter(help="The column that tells several series apart.")] = None
     inputs: Annotated[Words, Parameter(help="Columns that are known inputs u(t).")] = None
     channels: Annotated[Words, Parameter(help="The columns to model.")] = None
-    missing: Annotated[Words, Parameter(help="Values that mean missing, e.g. -999.")] = None
+    missing: Annotated[Words, Parameter(help="Values that mean missing: -999 NA, or --missing=- for a hyphen.")] = None
     decimal: Annotated[Text, Parameter(help="The decimal mark of a text file.")] = None
     delimiter: Annotated[Text, Parameter(help="The mark between columns of a text file.")] = None
     time_zone: Annotated[Text, Parameter(help="The zone of dates that do not say theirs.")] = None
