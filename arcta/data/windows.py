@@ -10,7 +10,7 @@ the next one, so that no stretch of time is lost. Its window has B + M + 1 + B +
     K rows         look-ahead, which the encoding of the last node needs
 
 Two windows that meet see the same rows around the shared node if the margin is as wide as the smoothing is, and then
-agree on the posterior there. (Mean jump at joins, Lotka–Volterra: 4–10 nats without a margin.)
+agree on the posterior there.
 The last partition ends at the last observation. One observation left over is scored by the partition before it.
 Rows in which every channel is missing carry no information and are left out; known inputs keep a grid of their own.
 """

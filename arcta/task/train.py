@@ -37,7 +37,7 @@ from .fitted import Fit
 from .run import carried, identity, tail_rows
 from .validation import validation_pairs, validator
 
-JOIN_WARNING = 1.0  # nats per join; a 1-D OU with 15 joins overshoots its log-likelihood by 15 nats
+JOIN_WARNING = 1.0  # nats per join, about what the sum over windows may then exceed the log-likelihood by
 VALIDATION_SAMPLES = 64
 T = TypeVar("T")
 _joins = compile_lightly(joins)
