@@ -19,7 +19,7 @@ from arcta.data.batches import TrainingData, observed_entries, take
 from arcta.data.windows import WindowShape, windows_of
 from arcta.model.build import build
 from arcta.model.reading import read_data
-from arcta.parts.model import Draw
+from arcta.parts.generative import Draw
 from arcta.parts.networks import MLP
 from arcta.runtime.sums import sum_over
 

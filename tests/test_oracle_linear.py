@@ -17,6 +17,7 @@ from arcta.bound.residual import residual
 from arcta.data.scaling import Scaling
 from arcta.data.windows import WindowShape, last_window
 from arcta.parts.decoders import Identity
+from arcta.parts.diffusion import Diffusion
 from arcta.parts.encoders import WindowEncoder
 from arcta.parts.kernel import DeepKernel
 from arcta.parts.likelihoods import Gaussian
@@ -24,7 +25,7 @@ from arcta.parts.model import Model
 from arcta.parts.networks import MLP
 from arcta.parts.posterior import DiagonalMarginal, DiagonalNormal
 from arcta.parts.prior import Known
-from arcta.parts.sde import Diffusion, ParametricDrift
+from arcta.parts.sde import ParametricDrift
 
 NOISE = 0.04
 

@@ -15,6 +15,7 @@ import pytest
 import arcta
 from arcta.bound.residual import residual
 from arcta.parts.decoders import LinearDecoder
+from arcta.parts.diffusion import Diffusion
 from arcta.parts.encoders import WindowEncoder
 from arcta.parts.kernel import DeepKernel
 from arcta.parts.likelihoods import Gaussian
@@ -22,7 +23,7 @@ from arcta.parts.model import Model
 from arcta.parts.networks import MLP
 from arcta.parts.posterior import DiagonalNormal, FullMarginal, FullNormal, turning
 from arcta.parts.prior import Known
-from arcta.parts.sde import Diffusion, ParametricDrift
+from arcta.parts.sde import ParametricDrift
 from arcta.parts.smoother import Rows, SmoothedPosterior, smooth_rows
 from arcta.predict import recognise
 from arcta.predict.recognise import refined

@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..data.windows import Window
 from ..parts.decoders import decode_draws
-from ..parts.model import Draw, Model
+from ..parts.generative import Draw
+from ..parts.model import Model
 from ..parts.posterior import AbstractPosterior
 from ..parts.sde import interpolate_inputs
 from ..runtime.random import normal
@@ -43,6 +44,7 @@ def _path_kl(
     window: Window,
     posterior: AbstractPosterior,
     θ: Draw,
+    away: Float[Array, "draws coefficients"],
     times: Float[Array, "draws times"],
     ε: Float[Array, "draws times latent"],
 ) -> Float[Array, ""]:
@@ -50,17 +52,22 @@ def _path_kl(
     start, end = jnp.asarray(window.start), jnp.asarray(window.end)
     knots = jnp.asarray(window.input_times), jnp.asarray(window.inputs)
 
-    def rate(time: Array, ε: Array, θ: Draw) -> Array:
+    def rate(time: Array, ε: Array, θ: Draw, away: Array) -> Array:
         t = end * time
-        r, q = residual(model, posterior(t), start + t, interpolate_inputs(t, *knots), ε, θ)
+        r, q = residual(model, posterior.given(away)(t), start + t, interpolate_inputs(t, *knots), ε, θ)
         return jnp.sum(r**2 / q)
 
-    rates = jax.vmap(jax.vmap(rate, in_axes=(0, 0, None)))(times, ε, θ)
+    rates = jax.vmap(jax.vmap(rate, in_axes=(0, 0, None, None)))(times, ε, θ, away)
     return 0.5 * end * jnp.sum(rates) / times.size
 
 
 def _log_likelihood(
-    model: Model, window: Window, posterior: AbstractPosterior, θ: Draw, ε: Float[Array, "latent draws nodes"]
+    model: Model,
+    window: Window,
+    posterior: AbstractPosterior,
+    θ: Draw,
+    away: Float[Array, "draws coefficients"],
+    ε: Float[Array, "latent draws nodes"],
 ) -> Float[Array, ""]:
     """Σ_i E log p(x_i | z(t_i)) over scored rows and observed channels, by one ε at each node for each draw of θ.
 
@@ -69,7 +76,8 @@ def _log_likelihood(
     num_draws, count = ε.shape[1:]
     x, scored = jnp.asarray(window.values)[:count], jnp.asarray(window.scored)[:count]
     mask = jnp.asarray(window.mask)[:count] & scored[:, None]
-    z = jnp.moveaxis(posterior.at_nodes().state(jnp.moveaxis(ε, 0, -1)), -1, 0)
+    states = jax.vmap(lambda away, ε: posterior.given(away).at_nodes().state(ε))(away, jnp.moveaxis(ε, 0, -1))
+    z = jnp.moveaxis(states, -1, 0)
     outputs = decode_draws(model.decoder, z, θ.decoder)
     # θ at every node, too: what is mapped along one axis, `vmap` does not transpose.
     noise = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[..., None], (*leaf.shape, count)), θ.likelihood)
@@ -108,13 +116,19 @@ def elbo(
     encode_key, time_key, noise_key = keys[:3]
     q = model.posterior(window, key=encode_key) if posterior is None else posterior
     θ = jax.vmap(lambda k: model.draw(key=k))(keys[3:])
-    decoded = jax.tree.map(lambda leaf: leaf[:num_decoded], θ)
+    # What is learned of the drift and of the state may depend on each other; then the state is drawn given the drift.
+    away = jax.vmap(model.drift.coefficients_of)(θ.drift) - model.drift.coefficients().mean
+    decoded = jax.tree.map(lambda leaf: leaf[:num_decoded], (θ, away))
     times = draw_times(num_draws, num_times, key=time_key)
     path_noise, state_noise = _noise(q, num_draws, num_times, num_decoded or num_draws, key=noise_key)
+
+    def start_kl(away: Array) -> Array:
+        return q.given(away).at_nodes().at(window.margin).kl(model.initial)
+
     return ELBO(
-        log_likelihood=_log_likelihood(model, window, q, decoded, state_noise),
-        path_kl=_path_kl(model, window, q, θ, times, path_noise),
-        initial_kl=jnp.where(window.first, q.at_nodes().at(window.margin).kl(model.initial), 0),
+        log_likelihood=_log_likelihood(model, window, q, *decoded, state_noise),
+        path_kl=_path_kl(model, window, q, θ, away, times, path_noise),
+        initial_kl=jnp.where(window.first, jnp.mean(jax.vmap(start_kl)(away)), 0),
         parameter_kl=model.parameter_kl(),
     )
 

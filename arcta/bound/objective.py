@@ -25,10 +25,11 @@ from .elbo import elbo
 def joins(model: Model, windows: Window, following: Window, meet: Bool[Array, " batch"]) -> Float[Array, " batch"]:
     """The posterior's jump (KL in nats) at the end of each window; 0 where it does not `meet` the following one."""
 
-    def jump(window: Window, following: Window) -> Array:
+    def jump(pair: tuple[Window, Window]) -> Array:
+        window, following = pair
         return join_kl(model.posterior(window), model.posterior(following), window)
 
-    return jnp.where(meet, jax.vmap(jump)(windows, following), 0)
+    return jnp.where(meet, jax.lax.map(jump, (windows, following)), 0)
 
 
 class Objective(eqx.Module):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from jaxtyping import Array, Float
 
-from ..parts.model import Draw, Model
+from ..parts.generative import Draw
+from ..parts.model import Model
 from ..parts.posterior import AbstractMarginal
 from ..parts.sde import value_and_jacobian
 

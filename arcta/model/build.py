@@ -11,6 +11,7 @@ from jaxtyping import Float, PRNGKeyArray
 from ..parts.channels import ByChannel
 from ..parts.convolutions import ConvNet, TransposedConvNet, image_shape
 from ..parts.decoders import AbstractDecoder, Identity, LinearDecoder, NetworkDecoder, OwnDecoder
+from ..parts.diffusion import Diffusion
 from ..parts.encoders import (
     GRU,
     AbstractEncoder,
@@ -27,7 +28,7 @@ from ..parts.model import Model
 from ..parts.networks import MLP, Linear
 from ..parts.posterior import Bridge, DiagonalNormal, encoding_size
 from ..parts.prior import Known, Learned, LogNormal, Parameter
-from ..parts.sde import AbstractDrift, Diffusion, DriftLike, NeuralDrift, OwnDrift, ParametricDrift, PlainDrift, Units
+from ..parts.sde import AbstractDrift, DriftLike, NeuralDrift, OwnDrift, ParametricDrift, PlainDrift, Units
 from ..runtime.host import array, generator
 from .reading import DataLayout, Reading, encoder_kind
 from .spec import LatentSDE
@@ -190,6 +191,11 @@ def _kernel(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.rando
     )
 
 
+def follows_flow(spec: LatentSDE, layout: DataLayout) -> bool:
+    """Whether the posterior follows the model's own flow: unless asked otherwise, of all but films."""
+    return spec.posterior == "smoother" or (spec.posterior == "auto" and layout.frame_shape is None)
+
+
 def build(spec: LatentSDE, layout: DataLayout, reading: Reading, *, key: PRNGKeyArray) -> Model:
     """The untrained module for a configuration and the data it is meant for."""
     encoder_rng, kernel_rng, drift_rng, diffusion_rng, decoder_rng = generator(key).spawn(5)
@@ -197,14 +203,18 @@ def build(spec: LatentSDE, layout: DataLayout, reading: Reading, *, key: PRNGKey
     level = LogNormal(np.full(size, median), spread, start=spec.diffusion_start or 1e-2, start_spread=0.1)
     span = reading.span if spec.diffusion == "time-dependent" else None
     encoder = _encoder(spec, layout, reading, encoder_rng)
+    drift, smoothed = _drift(spec, layout, reading, drift_rng), follows_flow(spec, layout)
+    if smoothed:
+        drift = drift.joined(array(np.diag(np.asarray(drift.coefficients().prior_precision) ** -0.5)))
     return Model(
         encoder=encoder,
         kernel=_kernel(spec, layout, reading, kernel_rng),
-        drift=_drift(spec, layout, reading, drift_rng),
+        drift=drift,
         diffusion=Diffusion(level, size, span=span, rng=diffusion_rng),
         initial=DiagonalNormal.standard(size),
         decoder=_decoder(spec, layout, reading, decoder_rng),
         likelihood=_likelihood(spec, layout, reading),
         bridge=Bridge(size) if encoder.bridged else None,
         rotation=spec.rotation,
+        smoothed=smoothed,
     )

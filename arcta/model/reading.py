@@ -12,7 +12,7 @@ from ..data.scaling import Scaling, noise_level
 from ..data.series import Series, as_list, check_training_data, kind_of
 from ..data.windows import WindowShape, clip_partition_size
 from ..parts.likelihoods import LIKELIHOODS, ChannelLikelihood
-from ..parts.model import AbstractGenerative
+from ..parts.generative import AbstractGenerative
 from .spec import LatentSDE
 from .survey import latent_order, nugget, smoothing_bandwidth
 

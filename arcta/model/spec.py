@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxtyping import Array
 
 from ..parts.decoders import DECODERS
+from ..parts.diffusion import DIFFUSIONS
 from ..parts.encoders import ENCODERS, AbstractEncoder
 from ..parts.likelihoods import LIKELIHOODS
 from ..parts.networks import ACTIVATIONS
 from ..parts.prior import Parameter
-from ..parts.sde import DIFFUSIONS, DRIFTS, DriftFunction, DriftLike
+from ..parts.sde import DRIFTS, DriftFunction, DriftLike
+
+
+POSTERIORS = ("auto", "smoother", "amortised")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,8 @@ class LatentSDE:
     - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units (default: read
       off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there.
     - `partition_size`: M, observations per window; a series shorter than that is one window.
+    - `posterior`: `"smoother"` (the state follows the model's own flow, and what enters the bound as in a linear model is learned
+      by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), or `"auto"`.
     - `rotation`: the rotation term of the posterior drift (a tighter bound for anything that turns).
     - `lookahead_dropout`: the fraction of nodes whose look-ahead is cut short in training.
     - `*_sizes`, `activation`: hidden layers; `lengthscale`: of the kernel at the start, in observations;
@@ -65,6 +71,7 @@ class LatentSDE:
     diffusion_start: float | None = None
     diffusion_prior: tuple[float, float] = (0.1, 3.0)
     partition_size: int | None = None
+    posterior: str = "auto"
     rotation: bool = True
     lookahead_dropout: float = 0.1
     encoder_sizes: tuple[int, ...] = (32, 32)
@@ -86,6 +93,7 @@ class LatentSDE:
             raise ValueError(f"lookahead_dropout must lie in [0, 1); got {self.lookahead_dropout}. Use 0.1.")
         self._check_choice("activation", tuple(ACTIVATIONS))
         self._check_choice("diffusion", DIFFUSIONS)
+        self._check_choice("posterior", POSTERIORS)
         for name, choices in (("decoder", DECODERS), ("encoder", ENCODERS), ("drift", DRIFTS)):
             if isinstance(getattr(self, name), str):
                 self._check_choice(name, choices)

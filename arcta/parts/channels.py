@@ -55,6 +55,19 @@ class ByChannel(AbstractLikelihood):
             x = x if seen is columns else x.at[..., np.array(channels)].set(seen)
         return x
 
+    @property
+    def all_normal(self) -> bool:
+        return all(part.all_normal for part in self.parts)
+
+    def normal_variance(self, num_channels: int) -> Values:
+        each = zip(self.parts, self.channels, strict=True)
+        return self._gather([part.normal_variance(len(columns)) for part, columns in each])
+
+    def concluded(self, squares: Values, counts: Values, rate: Float[Array, ""]) -> "ByChannel":
+        each = zip(self.parts, self._split(squares), self._split(counts), strict=True)
+        parts = tuple(part.concluded(squares, counts, rate) for part, squares, counts in each)
+        return eqx.tree_at(lambda x: x.parts, self, parts)
+
     def shown(self) -> list[Shown]:
         each = zip(self.parts, self.channels, strict=True)
         return [item._replace(channels=columns) for part, columns in each for item in part.shown()]

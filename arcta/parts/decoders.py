@@ -24,10 +24,12 @@ DECODERS = ("linear", "mlp", "conv", "identity")
 class AbstractDecoder(AbstractPart):
     """outputs = DEC(z; θ) at one state; θ is what `draw` or `median` gave.
 
-    `in_data_coordinates`: whether z is x itself, so that states have the channels' names and units.
+    `in_data_coordinates`: whether z is x itself, so that states have the channels' names and units. `affine`: whether outputs are
+    linear in [z, 1], with the moments that `linearise` gives.
     """
 
     in_data_coordinates: ClassVar[bool] = False
+    affine: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, z: Float[Array, " latent"], θ: PyTree[Array]) -> Float[Array, " channels"]:
@@ -53,6 +55,17 @@ class AbstractDecoder(AbstractPart):
     def median(self) -> PyTree[Array]:
         """The posterior median in place of a draw."""
 
+    def concluded(
+        self,
+        squares: Float[Array, "channels latent_and_1 latent_and_1"],
+        products: Float[Array, "channels latent_and_1"],
+        variance: Float[Array, " channels"],
+        rate: Float[Array, ""],
+    ) -> AbstractDecoder:
+        """Moved by `rate` towards what follows from Σ y yᵀ and Σ x y over the observations x of each channel, y = [z, 1], with noise
+        of that variance (0: not this channel); unless nothing follows in closed form."""
+        return self
+
     def at_many(self, z: Float[Array, "latent n"], θ: PyTree[Array]) -> Float[Array, "channels n"]:
         """The outputs at many states along the last axis."""
         return jax.vmap(self, in_axes=(-1, None), out_axes=-1)(z, θ)
@@ -75,6 +88,7 @@ class Identity(_CertainDecoder):
     """x = z: dynamics are learned in the data's own coordinates."""
 
     in_data_coordinates: ClassVar[bool] = True
+    affine: ClassVar[bool] = True
 
     def __call__(self, z: Float[Array, " size"], θ: tuple[()]) -> Float[Array, " size"]:
         return z
@@ -89,6 +103,7 @@ class LinearDecoder(AbstractDecoder):
 
     weights: Weights
     bias: Float[Array, " channels"]
+    affine: ClassVar[bool] = True
 
     def __init__(self, latent_size: int, bias: Float[np.ndarray, " channels"], *, rng: np.random.Generator):
         weights = Weights(len(bias), latent_size, prior_std=0.5, start_std=0.02, by_column=True)
@@ -112,6 +127,25 @@ class LinearDecoder(AbstractDecoder):
 
     def kl(self) -> Float[Array, ""]:
         return self.weights.kl()
+
+    def concluded(
+        self,
+        squares: Float[Array, "channels latent_and_1 latent_and_1"],
+        products: Float[Array, "channels latent_and_1"],
+        variance: Float[Array, " channels"],
+        rate: Float[Array, ""],
+    ) -> LinearDecoder:
+        known, v = variance > 0, jnp.where(variance > 0, variance, 1.0)
+        here = jnp.concatenate([self.weights.mean, self.bias[:, None]], axis=1)
+        prior = jnp.append(jnp.exp(-2 * self.weights.log_prior_std), 0.0)
+        precision = squares / v[:, None, None] + jnp.diag(prior)
+        scale = jax.lax.rsqrt(jnp.diagonal(precision, axis1=1, axis2=2) + 1e-12)
+        even = precision * scale[:, :, None] * scale[:, None, :] + 1e-6 * jnp.eye(len(prior))
+        best = scale * jax.lax.map(lambda p: jnp.linalg.solve(*p), (even, scale * products / v[:, None]))
+        there = jnp.where(known[:, None], here + rate * (best - here), here)
+        std = jnp.where(known[:, None], scale[:, :-1], jnp.exp(self.weights.log_std))  # independent entries: 1/√precision
+        weights = self.weights.concluded(there[:, :-1], std, rate)
+        return eqx.tree_at(lambda d: (d.weights, d.bias), self, (weights, there[:, -1]))
 
     def started_from(self, reading: LinearReading) -> LinearDecoder:
         C = reading.read_out

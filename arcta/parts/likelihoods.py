@@ -17,6 +17,7 @@ import abc
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +33,7 @@ Paths = Float[Array, "*paths channels"]
 Which = Bool[np.ndarray, "*rows channels"]
 Numbers = Float[np.ndarray, "*rows channels"]
 Seen = TypeVar("Seen", Array, np.ndarray)
+L = TypeVar("L", bound="AbstractLikelihood")
 lgamma = jax.scipy.special.gammaln
 
 
@@ -78,6 +80,19 @@ class AbstractLikelihood(AbstractPart):
     @abc.abstractmethod
     def shown(self) -> list[Shown]:
         """What is uncertain or learned, for the table of results."""
+
+    def normal_variance(self, num_channels: int) -> Values:
+        """v where `view` of the data is N(output, v), by channel; 0 where it is not."""
+        return jnp.zeros(num_channels)
+
+    @property
+    def all_normal(self) -> bool:
+        """Whether that is so for all channels."""
+        return False
+
+    def concluded(self: L, squares: Values, counts: Values, rate: Float[Array, ""]) -> L:
+        """Moved by `rate` towards the noise that follows from the expected squares of `view` minus output, for those channels."""
+        return self
 
 
 class ChannelLikelihood(AbstractLikelihood):
@@ -167,7 +182,23 @@ class _Real(_Uncertain):
         return output
 
 
-class Gaussian(_Real):
+class _NormalAsSeen(_Real):
+    """Kinds that are N(output, v) as they are seen."""
+
+    @property
+    def all_normal(self) -> bool:
+        return True
+
+    def normal_variance(self, num_channels: int) -> Values:
+        return self.variance.quantile(0.5)
+
+    def concluded(self, squares: Values, counts: Values, rate: Float[Array, ""]) -> "_NormalAsSeen":
+        best = jnp.log(jnp.maximum(squares, 1e-12) / jnp.maximum(counts, 1.0))
+        moves = jnp.where(counts > 0, rate, 0.0)
+        return eqx.tree_at(lambda x: x.variance, self, self.variance.approach(best, 0.5 * counts, moves))
+
+
+class Gaussian(_NormalAsSeen):
     """N(output, v) with a variance v per channel."""
 
     def log_density(self, x: Values, output: Values, θ: Values) -> Values:
@@ -196,7 +227,7 @@ class StudentT(_Real):
         return output + jnp.sqrt(θ) * jax.random.t(key, freedom, output.shape, output.dtype)
 
 
-class LogNormal(_Real):
+class LogNormal(_NormalAsSeen):
     """log x ~ N(output, v): positive data whose noise grows with it, and whose bands stay above zero. Seen as its logarithm."""
 
     label: ClassVar[str] = "noise of the log of"

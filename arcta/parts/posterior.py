@@ -36,6 +36,7 @@ from .base import AbstractPart, LinearReading
 from .kernel import DeepKernel, Interpolant, interpolate
 
 G = TypeVar("G")
+P = TypeVar("P")
 
 
 class AbstractGaussian(AbstractPart):
@@ -54,6 +55,12 @@ class AbstractGaussian(AbstractPart):
     @abc.abstractmethod
     def kl(self, other: "AbstractGaussian") -> Float[Array, ""]:
         """KL(this ‖ other)."""
+
+    def concluded(
+        self: G, count: Float[Array, ""], total: Float[Array, " latent"], squares: Float[Array, " latent"]
+    ) -> G:
+        """As a distribution of starts, after that number of them, with that sum and sum of squares; unless it is not learned so."""
+        return self
 
     def state(self, noise: Float[Array, "*times latent"]) -> Float[Array, "*times latent"]:
         """z = m + δ."""
@@ -76,6 +83,15 @@ class DiagonalNormal(AbstractGaussian):
     @staticmethod
     def standard(latent_size: int) -> "DiagonalNormal":
         return DiagonalNormal(array(np.zeros(latent_size)), array(np.zeros(latent_size)))
+
+    def concluded(
+        self, count: Float[Array, ""], total: Float[Array, " latent"], squares: Float[Array, " latent"]
+    ) -> "DiagonalNormal":
+        """The most likely one for states whose number, sum and sum of squares are known, and one more of unit spread: the variance
+        of a single start would shrink for ever."""
+        mean = total / jnp.maximum(count, 1e-3)
+        variance = (squares - 2 * mean * total + count * mean**2 + 1) / (count + 1)
+        return DiagonalNormal(mean, jnp.log(jnp.maximum(variance, 1e-6)))
 
     def deviation(self, noise: Float[Array, "*times latent"]) -> Float[Array, "*times latent"]:
         return jnp.exp(0.5 * self.log_variance) * noise
@@ -135,6 +151,10 @@ class AbstractPosterior(eqx.Module):
     @abc.abstractmethod
     def at_nodes(self) -> AbstractGaussian:
         """The marginals at the nodes, stacked."""
+
+    def given(self: P, departure: Float[Array, " coefficients"]) -> P:
+        """The posterior given how far the drift's coefficients are from their mean; the same, unless the two depend on each other."""
+        return self
 
 
 class DiagonalMarginal(AbstractMarginal):
@@ -279,6 +299,14 @@ def encode(
     """The encoding whose mean and log-variance differ by what a network says, `h`, from those given."""
     change, log_change = jnp.split(h, 2, axis=1)
     return jnp.concatenate([mean + change, log_variance + log_change], axis=1)
+
+
+def imitation(
+    values: Float[Array, "nodes encoding"], mean: Float[Array, "nodes latent"], variance: Float[Array, "nodes latent"]
+) -> Float[Array, " nodes"]:
+    """KL(N(mean, diag variance) ‖ what the encoding says) at each node, but for a constant: how well an encoder imitates another."""
+    m, ℓ = jnp.split(values, 2, axis=1)
+    return 0.5 * jnp.sum((variance + (m - mean) ** 2) * jnp.exp(-ℓ) + ℓ, axis=1)
 
 
 def infer(nodes: Nodes, kernel: DeepKernel, bridge: Bridge | None, window: Window) -> InterpolatedPosterior:

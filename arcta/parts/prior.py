@@ -9,6 +9,7 @@ for `sample`, `kl` and `quantile` whatever it is.
 from __future__ import annotations
 
 import abc
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -44,6 +45,43 @@ class Parameter(eqx.Module):
         """With its median there, if that is where a reading of the data may put it."""
         return self
 
+    def coordinates(self) -> Coordinates | None:
+        """The posterior in coordinates that range over all numbers; none if there is nothing to learn."""
+        return None
+
+    def moved(self, mean: Float[Array, ...], std: Float[Array, ...]) -> Parameter:
+        """With that posterior in those coordinates."""
+        return self
+
+    def value_at(self, x: Float[Array, ...]) -> Float[Array, ...]:
+        """The parameter at those coordinates."""
+        return x
+
+    def coordinates_of(self, value: Float[Array, ...]) -> Float[Array, ...]:
+        """And back."""
+        return value
+
+    def approach(
+        self, mean: Float[Array, ...], information: Float[Array, ...], rate: Float[Array, ...], doubt: float = 1.0
+    ) -> Parameter:
+        """Moved by `rate` to the posterior that follows from what the data says in those coordinates, N(mean, 1/information), and the
+        prior; `doubt`: how many times less the data really says, by which the posterior is wider."""
+        here = self.coordinates()
+        if here is None:
+            return self
+        precision = information + here.prior_precision
+        best = (information * mean + here.prior_precision * here.prior_mean) / jnp.maximum(precision, 1e-12)
+        std = jax.lax.rsqrt(jnp.maximum(information / doubt + here.prior_precision, 1e-12))
+        return self.moved(here.mean + rate * (best - here.mean), std)
+
+
+class Coordinates(NamedTuple):
+    """A mean, and a prior's mean and precision (0: there is none)."""
+
+    mean: Float[Array, ...]
+    prior_mean: Float[Array, ...]
+    prior_precision: Float[Array, ...]
+
 
 class Normal(Parameter):
     """A real parameter, posterior N(μ, σ²) against a prior N(μ̃, σ̃²).
@@ -77,6 +115,12 @@ class Normal(Parameter):
 
     def prior_quantile(self, probability: float | Array) -> Float[Array, ...]:
         return self.prior_mean + self.prior_std * jax.scipy.stats.norm.ppf(probability)
+
+    def coordinates(self) -> Coordinates:
+        return Coordinates(self.mean, self.prior_mean, self.prior_std**-2)
+
+    def moved(self, mean: Float[Array, ...], std: Float[Array, ...]) -> Normal:
+        return eqx.tree_at(lambda p: (p.mean, p.log_std), self, (mean, jnp.log(std)))
 
 
 class LogNormal(Parameter):
@@ -120,6 +164,18 @@ class LogNormal(Parameter):
     def started_at(self, median: Float[np.ndarray, ...]) -> LogNormal:
         return eqx.tree_at(lambda p: p.log.mean, self, array(np.log(median)))
 
+    def coordinates(self) -> Coordinates:
+        return self.log.coordinates()
+
+    def moved(self, mean: Float[Array, ...], std: Float[Array, ...]) -> LogNormal:
+        return eqx.tree_at(lambda p: p.log, self, self.log.moved(mean, std))
+
+    def value_at(self, x: Float[Array, ...]) -> Float[Array, ...]:
+        return jnp.exp(x)
+
+    def coordinates_of(self, value: Float[Array, ...]) -> Float[Array, ...]:
+        return jnp.log(value)
+
 
 class Weights(Parameter):
     """A matrix of weights N(μ, σ²) against N(0, τ²), with τ learned beside them (one, or one for each column), so that what
@@ -145,6 +201,16 @@ class Weights(Parameter):
 
     def quantile(self, probability: float | Array) -> Float[Array, "out_size in_size"]:
         return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
+
+
+    def concluded(
+        self, mean: Float[Array, "out_size in_size"], std: Float[Array, "out_size in_size"], rate: Float[Array, ""] | float
+    ) -> Weights:
+        """With that posterior, and τ moved by `rate` to where it is most likely:  τ² = E θ²."""
+        second = mean**2 + std**2
+        best = 0.5 * jnp.log(jnp.mean(second, axis=0 if self.log_prior_std.ndim else None) + 1e-12)
+        τ = self.log_prior_std + rate * (best - self.log_prior_std)
+        return eqx.tree_at(lambda w: (w.mean, w.log_std, w.log_prior_std), self, (mean, jnp.log(std), τ))
 
 
 class Known(Parameter):
@@ -181,3 +247,16 @@ class Learned(Parameter):
 
     def quantile(self, probability: float | Array) -> Float[Array, ...]:
         return jnp.exp(self.log_value)
+
+    def coordinates(self) -> Coordinates:
+        none = jnp.zeros_like(self.log_value)
+        return Coordinates(self.log_value, none, none)
+
+    def moved(self, mean: Float[Array, ...], std: Float[Array, ...]) -> Learned:
+        return eqx.tree_at(lambda p: p.log_value, self, mean)
+
+    def value_at(self, x: Float[Array, ...]) -> Float[Array, ...]:
+        return jnp.exp(x)
+
+    def coordinates_of(self, value: Float[Array, ...]) -> Float[Array, ...]:
+        return jnp.log(value)

@@ -1,29 +1,32 @@
 """The posterior by the model's own flow: a Kalman smoother along the linearised drift.
 
-    e = z − m̄,   e_{i+1} = Φ_i e_i + ρ_i + w_i,   w ~ N(0, Q_i)            between neighbouring nodes, from f and J there
-    log p(x_i | z) ≈ η_iᵀ e − ½ eᵀ Λ_i e                                   potentials of the observations
+    e = z − m̄,   e_{i+1} = Φ_i e_i + ρ_i + w_i          between neighbouring nodes, from f and J = ∂f/∂z there (`chain`)
+    log p(x_i | z) ≈ η_iᵀ e − ½ eᵀ Λ_i e                 potentials of the observations
 
 m̄ is the mean of the pass before, at first an encoder's; for a linear drift, a linear read-out and Gaussian noise one pass is exact.
-A filter goes forward in covariances, (Λ⁺, η⁺) collects what is seen later, without an inverse of Q, which may be tiny:
 
-    ṁ = f + Q (η⁺ − Λ⁺ e),      Ṡ = A S + S Aᵀ + Q,   A = J − Q Λ⁺          on either side of a node
+    ṁ = f + J e + Q (η⁺ − Λ⁺ e),      Ṡ = A S + S Aᵀ + Q,   A = J − Q Λ⁺          on either side of a node
 
-Between nodes m and S are cubic in time with these slopes. Nodes without an observation fill gaps.
+Between nodes m and S are cubic in time with these slopes. Nodes without an observation fill gaps. How m answers to the drift's
+coefficients c, by M = ∂m/∂c, makes the posterior of both one: q(c) q(z | c) with mean m + M (c − c̄).
 """
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
+from ..data.windows import Window
 from ..runtime.small import factor
-from .model import AbstractGenerative, Draw
+from .chain import Information, Matrices, Response, Smoothed, Steps, Vectors, discretise, respond, smooth, symmetric
+from .generative import AbstractGenerative, Draw
 from .posterior import AbstractPosterior, FullMarginal, FullNormal
 from .sde import interpolate_inputs, value_and_jacobian
 
-Vectors = Float[Array, "n latent"]
-Matrices = Float[Array, "n latent latent"]
+BROAD = 1.0  # the variance of a state of which nothing is known: that of standardised data
+PASSES = 2
 
 
 class Rows(NamedTuple):
@@ -37,50 +40,8 @@ class Rows(NamedTuple):
     input_times: Float[Array, " knots"]
     inputs: Float[Array, "knots inputs"]
 
-
-BROAD = 1.0  # the variance of a state of which nothing is known: that of standardised data
-
-
-class Steps(NamedTuple):
-    """Φ, ρ and Q from each node to the next."""
-
-    Φ: Float[Array, "n_less_1 latent latent"]
-    ρ: Float[Array, "n_less_1 latent"]
-    Q: Float[Array, "n_less_1 latent latent"]
-
-
-class Information(NamedTuple):
-    """Λ and η at each node."""
-
-    Λ: Matrices
-    η: Vectors
-
-
-def _symmetric(matrix: Array) -> Array:
-    return 0.5 * (matrix + jnp.swapaxes(matrix, -1, -2))
-
-
-def _combine(P: Array, Λ: Array) -> Array:
-    """(P⁻¹ + Λ)⁻¹ without an inverse of P."""
-    return _symmetric(jnp.linalg.solve(jnp.eye(len(P), dtype=P.dtype) + P @ Λ, P))
-
-
-def discretise(
-    h: Float[Array, ""], m: Float[Array, "2 latent"], f: Float[Array, "2 latent"], J: Array, q: Array
-) -> Steps:
-    """Φ, ρ and Q over a step h from the mean, the drift and its Jacobian at both ends: fourth order, no other value of f."""
-    X = 0.5 * h * (J[0] + J[1])
-    X2 = X @ X
-    Φ = jnp.eye(len(X), dtype=X.dtype) + X + X2 / 2 + X2 @ X / 6 + X2 @ X2 / 24
-    defect = m[0] - m[1] + h / 2 * (f[0] + f[1]) + h**2 / 12 * (J[0] @ f[0] - J[1] @ f[1])
-    # The residual f − m̄' vanishes at both ends; what is between reaches the end through Φ.
-    ρ = defect + 0.5 * X @ defect + 0.15 * X2 @ defect
-    term = h * jnp.diag(q)
-    Q = term
-    for order in range(2, 6):  # ∫ exp(Xs) Q exp(Xᵀs) ds, each term from the one before
-        term = (X @ term + (X @ term).T) / order
-        Q = Q + term
-    return Steps(Φ, ρ, _symmetric(Q))
+    def inputs_at_nodes(self) -> Float[Array, "n inputs"]:
+        return jax.vmap(lambda t: interpolate_inputs(t, self.input_times, self.inputs))(self.times)
 
 
 def potentials(model: AbstractGenerative, rows: Rows, m: Vectors) -> Information:
@@ -101,41 +62,6 @@ def potentials(model: AbstractGenerative, rows: Rows, m: Vectors) -> Information
     return Information(*jax.vmap(of_one)(rows.values, rows.mask, m))
 
 
-def _forward(steps: Steps, seen: Information, e: Array, P: Array) -> tuple[Vectors, Matrices]:
-    """Means and covariances given all up to each node, from N(e, P) before the first."""
-
-    def update(state: tuple[Array, Array], seen: Information) -> tuple[Array, Array]:
-        e, P = state
-        P = _combine(P, seen.Λ)
-        return e + P @ (seen.η - seen.Λ @ e), P
-
-    def step(state: tuple[Array, Array], item: tuple[Steps, Information]) -> tuple[tuple, tuple]:
-        (e, P), (over, seen) = state, item
-        state = update((over.Φ @ e + over.ρ, _symmetric(over.Φ @ P @ over.Φ.T + over.Q)), seen)
-        return state, state
-
-    begin = update((e, P), jax.tree.map(lambda leaf: leaf[0], seen))
-    _, rest = jax.lax.scan(step, begin, (steps, jax.tree.map(lambda leaf: leaf[1:], seen)))
-    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), begin, rest)
-
-
-def _backward(steps: Steps, seen: Information) -> Information:
-    """Λ⁺ and η⁺: what later nodes say of each."""
-    size = seen.η.shape[1]
-    one, nothing = jnp.eye(size, dtype=seen.η.dtype), jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), seen)
-
-    def step(later: Information, item: tuple[Steps, Information]) -> tuple[Information, Information]:
-        over, seen = item
-        Λ, η = later.Λ + seen.Λ, later.η + seen.η
-        back = jnp.linalg.solve(one + Λ @ over.Q, jnp.concatenate([Λ, (η - Λ @ over.ρ)[:, None]], axis=1))
-        back = over.Φ.T @ back
-        later = Information(_symmetric(back[:, :size] @ over.Φ), back[:, size])
-        return later, later
-
-    _, rest = jax.lax.scan(step, nothing, (steps, jax.tree.map(lambda leaf: leaf[1:], seen)), reverse=True)
-    return jax.tree.map(lambda rest, last: jnp.concatenate([rest, last[None]]), rest, nothing)
-
-
 class Sides(NamedTuple):
     """Slopes of m and S right after each node and right before it."""
 
@@ -143,6 +69,14 @@ class Sides(NamedTuple):
     mean_before: Vectors
     covariance_after: Matrices
     covariance_before: Matrices
+
+
+class Answer(NamedTuple):
+    """∂/∂c of the mean at each node and of its slopes after and before."""
+
+    mean: Float[Array, "n latent coefficients"]
+    after: Float[Array, "n latent coefficients"]
+    before: Float[Array, "n latent coefficients"]
 
 
 class SmoothedPosterior(AbstractPosterior):
@@ -153,19 +87,46 @@ class SmoothedPosterior(AbstractPosterior):
     covariance: Matrices
     sides: Sides
     change: Float[Array, " passes"]
+    answer: Answer | None = None
 
     def __call__(self, t: Float[Array, ""]) -> FullMarginal:
-        i = jnp.clip(jnp.sum(self.times < t) - 1, 0, len(self.times) - 2)  # padding repeats the last time
-        h = self.times[i + 1] - self.times[i]
-        a = jnp.clip((t - self.times[i]) / h, 0, 1)
-        s = self.sides
+        (i, h, a), s = self._where(t), self.sides
         m, ṁ = _cubic(a, h, self.mean[i], self.mean[i + 1], s.mean_after[i], s.mean_before[i + 1])
         ends = (self.covariance[i], self.covariance[i + 1], s.covariance_after[i], s.covariance_before[i + 1])
         S, Ṡ = _cubic(a, h, *ends)
-        return FullMarginal(FullNormal(m, factor(_symmetric(S))), ṁ, _symmetric(Ṡ))
+        return FullMarginal(FullNormal(m, factor(symmetric(S))), ṁ, symmetric(Ṡ))
 
     def at_nodes(self) -> FullNormal:
         return FullNormal(self.mean, jax.vmap(factor)(self.covariance))
+
+    def given(self, departure: Float[Array, " coefficients"]) -> "SmoothedPosterior":
+        if self.answer is None:
+            return self
+        mean, after, before = (part @ departure for part in self.answer)
+        s = self.sides
+        moved = (self.mean + mean, s.mean_after + after, s.mean_before + before)
+        return eqx.tree_at(lambda p: (p.mean, p.sides.mean_after, p.sides.mean_before), self, moved)
+
+    def answer_at(self, t: Float[Array, ""]) -> Float[Array, "latent coefficients"]:
+        """∂m/∂c at a time."""
+        assert self.answer is not None
+        (mean, after, before), (i, h, a) = self.answer, self._where(t)
+        return _cubic(a, h, mean[i], mean[i + 1], after[i], before[i + 1])[0]
+
+    def _where(self, t: Float[Array, ""]) -> tuple[Array, Array, Array]:
+        """The node before t, the step from there, and the fraction of it that has passed."""
+        i = jnp.clip(jnp.sum(self.times < t) - 1, 0, len(self.times) - 2)  # padding repeats a time
+        step = self.times[i + 1] - self.times[i]
+        h = jnp.where(step > 0, step, 1.0)
+        return i, h, jnp.clip((t - self.times[i]) / h, 0, 1)
+
+    def at_rows(self, row: Int[Array, " rows"]) -> "SmoothedPosterior":
+        """With its nodes at those places."""
+        return SmoothedPosterior(
+            *jax.tree.map(lambda leaf: leaf[row], (self.times, self.mean, self.covariance, self.sides)),
+            self.change,
+            jax.tree.map(lambda leaf: leaf[row], self.answer),
+        )
 
 
 def _cubic(a: Array, h: Array, begin: Array, end: Array, begin_slope: Array, end_slope: Array) -> tuple[Array, Array]:
@@ -180,39 +141,36 @@ def _cubic(a: Array, h: Array, begin: Array, end: Array, begin_slope: Array, end
 
 
 class Pass(NamedTuple):
-    """A smoother's pass: drift and Jacobian at the means it was linearised around, how far the new means are from those, their
-    covariances, and what is seen at each node and after it."""
+    """A pass of the smoother: the means it was linearised around, drift and Jacobian there, the chain and what it found."""
 
+    m: Vectors
     f: Vectors
     J: Matrices
-    e: Vectors
-    S: Matrices
+    steps: Steps
     seen: Information
-    later: Information
+    found: Smoothed
 
 
-def _smooth(model: AbstractGenerative, rows: Rows, q: Vectors, θ: Draw, m: Vectors) -> Pass:
+def _pairs(x: Array) -> Array:
+    return jnp.stack([x[:-1], x[1:]], axis=1)
+
+
+def smooth_once(model: AbstractGenerative, rows: Rows, q: Vectors, θ: Draw, m: Vectors) -> Pass:
     """One pass, linearised around means m."""
-    u = jax.vmap(lambda t: interpolate_inputs(t, rows.input_times, rows.inputs))(rows.times)
     flow = jax.vmap(lambda t, m, u: value_and_jacobian(model.drift, t, m, m, u, θ.drift))
-    f, J = flow(rows.start + rows.times, m, u)
-
-    def pairs(x: Array) -> Array:
-        return jnp.stack([x[:-1], x[1:]], axis=1)
-
-    steps = jax.vmap(discretise)(jnp.diff(rows.times), pairs(m), pairs(f), pairs(J), 0.5 * (q[1:] + q[:-1]))
+    f, J = flow(rows.start + rows.times, m, rows.inputs_at_nodes())
+    steps = jax.vmap(discretise)(jnp.diff(rows.times), _pairs(m), _pairs(f), _pairs(J), 0.5 * (q[1:] + q[:-1]))
     seen = potentials(model, rows, m)
     unknown = BROAD * jnp.eye(m.shape[1], dtype=m.dtype)
     P = jnp.where(rows.first, model.initial.covariance(), unknown)
-    e, P = _forward(steps, seen, jnp.where(rows.first, model.initial.mean - m[0], 0.0), P)
-    later = _backward(steps, seen)
-    S = jax.lax.map(lambda pair: _combine(*pair), (P, later.Λ))
-    e = e + jnp.einsum("nij,nj->ni", S, later.η - jnp.einsum("nij,nj->ni", later.Λ, e))
-    return Pass(f, J, e, S, seen, later)
+    e = jnp.where(rows.first, model.initial.mean - m[0], 0.0)
+    return Pass(m, f, J, steps, seen, smooth(steps, seen, e, P))
 
 
-def smooth_rows(model: AbstractGenerative, rows: Rows, guess: Vectors, *, passes: int = 3) -> SmoothedPosterior:
-    """The posterior of the states behind some rows, linearised around `guess`, then around each pass's own means.
+def smooth_rows(
+    model: AbstractGenerative, rows: Rows, guess: Vectors, *, passes: int = PASSES
+) -> tuple[SmoothedPosterior, Pass]:
+    """The posterior of the states behind some rows, linearised around `guess`, then around each pass's own means; and the last pass.
 
     The first row is the start of a series (`first`), where p(z0) holds, or one where nothing is known before.
     """
@@ -220,23 +178,78 @@ def smooth_rows(model: AbstractGenerative, rows: Rows, guess: Vectors, *, passes
     q = jax.vmap(lambda t: model.diffusion(t, θ.diffusion))(rows.start + rows.times)
 
     def again(m: Vectors, _: None) -> tuple[Vectors, tuple[Pass, Array]]:
-        found = _smooth(model, rows, q, θ, m)
-        spread = jnp.sqrt(jnp.diagonal(found.S, axis1=1, axis2=2))
-        return m + found.e, (found, jnp.max(jnp.abs(found.e) / spread))
+        one = smooth_once(model, rows, q, θ, m)
+        spread = jnp.sqrt(jnp.diagonal(one.found.S, axis1=1, axis2=2))
+        return m + one.found.e, (one, jnp.max(jnp.abs(one.found.e) / spread))
 
     m, (every, change) = jax.lax.scan(again, guess, length=passes)
     last: Pass = jax.tree.map(lambda leaf: leaf[-1], every)
-    return SmoothedPosterior(rows.times, m, last.S, _slopes(last, q), change)
+    return SmoothedPosterior(rows.times, m, last.found.S, _slopes(last, q), change), last
 
 
 def _slopes(last: Pass, q: Vectors) -> Sides:
     """The rates of m and S on both sides of each node, given what is seen after it, itself left out or counted in."""
+    e, S, _, after = last.found
 
     def at(f: Array, J: Array, e: Array, S: Array, q: Array, Λ: Array, η: Array) -> tuple[Array, Array]:
         A = J - q[:, None] * Λ
         return f + J @ e + q * (η - Λ @ e), A @ S + (A @ S).T + jnp.diag(q)
 
-    after, seen = last.later, last.seen
-    right, grows = jax.vmap(at)(*last[:4], q, *after)
-    left, grew = jax.vmap(at)(*last[:4], q, after.Λ + seen.Λ, after.η + seen.η)
+    right, grows = jax.vmap(at)(last.f, last.J, e, S, q, *after)
+    left, grew = jax.vmap(at)(last.f, last.J, e, S, q, after.Λ + last.seen.Λ, after.η + last.seen.η)
     return Sides(right, left, grows, grew)
+
+
+def drift_slopes(model: AbstractGenerative, rows: Rows, m: Vectors) -> Float[Array, "n latent coefficients"]:
+    """F = ∂f/∂c at the nodes."""
+    return jax.vmap(model.drift.slope)(rows.start + rows.times, m, rows.inputs_at_nodes())
+
+
+def over_steps(
+    rows: Rows, J: Matrices, F: Float[Array, "n latent coefficients"]
+) -> Float[Array, "n_less_1 latent coefficients"]:
+    """Ψ: what the coefficients add over each step."""
+    h = jnp.diff(rows.times)[:, None, None]
+    Ψ = 0.5 * h * (F[:-1] + F[1:])
+    return Ψ + 0.25 * h * (J[:-1] + J[1:]) @ Ψ
+
+
+def answer_of(model: AbstractGenerative, rows: Rows, last: Pass) -> tuple[Answer, Response]:
+    """How the posterior answers to the drift's coefficients."""
+    m = last.m + last.found.e
+    F = drift_slopes(model, rows, m)
+    response = respond(last.steps, last.seen, last.found, over_steps(rows, last.J, F))
+    θ = model.median()
+    q = jax.vmap(lambda t: model.diffusion(t, θ.diffusion))(rows.start + rows.times)[..., None]
+    M, Λ = response.e, last.found.later.Λ
+    moving = F + last.J @ M
+    after, before = moving + q * (response.η - Λ @ M), moving + q * (response.η - (Λ + last.seen.Λ) @ M)
+    return Answer(M, after, before), response
+
+
+def rows_of(window: Window, count: int) -> tuple[Rows, Int[Array, " nodes"], Int[Array, " rows"]]:
+    """The nodes among the first rows of a window, the last one repeated; which rows they are, and which node each row is."""
+    node, places = jnp.asarray(window.node)[:count], jnp.arange(count)
+    first, last = jnp.argmax(node), count - 1 - jnp.argmax(node[::-1])
+    row = jnp.minimum(first + places, last)
+    mask = jnp.asarray(window.mask)[row] & (first + places <= last)[:, None]
+    rows = Rows(
+        start=jnp.asarray(window.start),
+        times=jnp.asarray(window.times)[row],
+        values=jnp.asarray(window.values)[row],
+        mask=mask,
+        first=jnp.asarray(window.first),
+        input_times=jnp.asarray(window.input_times),
+        inputs=jnp.asarray(window.inputs),
+    )
+    return rows, row, jnp.clip(places - first, 0, count - 1)
+
+
+def smooth_window(
+    model: AbstractGenerative, window: Window, coded: Float[Array, "rows encoding"]
+) -> SmoothedPosterior:
+    """The posterior of a window from what an encoder says of its rows, and how it answers to the drift's coefficients."""
+    rows, row, place = rows_of(window, len(coded))
+    posterior, last = smooth_rows(model, rows, coded[row, : len(model.initial.mean)])
+    answer, _ = answer_of(model, rows, last)
+    return eqx.tree_at(lambda p: p.answer, posterior, answer, is_leaf=lambda x: x is None).at_rows(place)

@@ -17,11 +17,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..data.series import Series
 from ..data.windows import Window, last_window
 from ..model.reading import DataLayout
-from ..parts.model import AbstractGenerative, Draw
-from ..parts.posterior import AbstractGaussian
+from ..parts.generative import AbstractGenerative, Draw
 from ..runtime.host import ArrayLike
 from .prediction import Bands, Prediction, check_channels, check_times, predict
-from .recognise import posterior_at
+from .recognise import Recognised, posterior_at
 from .solve import make_grids, walk
 
 
@@ -40,12 +39,15 @@ class InputTable(Protocol):
 
 class Sampling(NamedTuple):
     """How many paths, the solver's longest step (in the user's units), whether only quantiles are kept of them, and whether states
-    are first refined by the model's own flow (`recognise`)."""
+    are first refined by the model's own flow (`recognise`); by default as the model was trained."""
 
     num_samples: int = 256
     max_step: float | None = None
     quantiles: tuple[float, ...] | None = None
-    refine: bool = False
+    refine: bool | None = None
+
+    def refines(self, model: AbstractGenerative) -> bool:
+        return model.refined if self.refine is None else self.refine
 
     def step(self, layout: DataLayout) -> float:
         """The longest step in the model's units; by default a fortieth of its time scale, or the data's own if shorter."""
@@ -65,13 +67,15 @@ def prior_states(
 
 
 @eqx.filter_jit
-def _draw_states(
-    model: AbstractGenerative, normal: AbstractGaussian, num_samples: int, key: PRNGKeyArray
-) -> tuple[Float[Array, "samples latent"], Draw]:
-    """Draws of a state, and with each one of the parameters."""
+def draw_states(
+    model: AbstractGenerative, known: Recognised, num_samples: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "samples times latent"], Draw]:
+    """Draws of the states at some times, each time on its own, and with each one of the parameters."""
     state_key, draw_key = jax.random.split(key)
-    noise = jax.random.normal(state_key, (num_samples, len(normal.mean)), normal.mean.dtype)
-    return jax.vmap(normal.state)(noise), model.draws(num_samples, key=draw_key)
+    mean = known.normal.mean
+    noise, draws = jax.random.normal(state_key, (num_samples, *mean.shape), mean.dtype), model.draws(num_samples, key=draw_key)
+    away = jax.vmap(model.drift.coefficients_of)(draws.drift) - model.drift.coefficients().mean
+    return known.states(noise, away), draws
 
 
 def _tail(series: Series, layout: DataLayout) -> Series:
@@ -181,11 +185,12 @@ def forecast(
     grids = make_grids(scaling.times(start), (ahead - start) / scaling.time_scale, sampling.step(layout), *knots)
     start_key, path_key, decode_key = jax.random.split(key, 3)
     window = jax.tree.map(jnp.asarray, window)
-    if sampling.refine:
+    if sampling.refines(model):
         tail = _tail(series, layout)
         whole = len(tail) == len(series)
-        normal = posterior_at(model, layout, tail, np.array([start]), refine=True, first=whole).at(0)
-        initial, draws = _draw_states(model, normal, sampling.num_samples, start_key)
+        known = posterior_at(model, layout, tail, np.array([start]), refine=True, first=whole)
+        states, draws = draw_states(model, known, sampling.num_samples, start_key)
+        initial = states[:, 0]
     else:
         initial, draws = eqx.filter_jit(model.states_at)(window, jnp.asarray(node), sampling.num_samples, key=start_key)
     pieces = walk(model, draws, initial, grids, key=path_key)

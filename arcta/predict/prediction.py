@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..data.calendar import Calendar, time_index
 from ..data.series import Series
 from ..model.reading import DataLayout
-from ..parts.model import AbstractGenerative, Draw
+from ..parts.generative import AbstractGenerative, Draw
 from ..runtime.host import ArrayLike
 from .figures import INK, MUTED, SECOND, draw_bands, draw_points, label, new_figure
 

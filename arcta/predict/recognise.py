@@ -8,7 +8,9 @@ and gaps get nodes of their own.
 from __future__ import annotations
 
 import warnings
+from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,15 +19,16 @@ from jaxtyping import Array, Float
 from ..data.series import Series
 from ..data.windows import Window, partition, partition_starts
 from ..model.reading import DataLayout
-from ..parts.model import AbstractGenerative
+from ..parts.generative import AbstractGenerative
 from ..parts.posterior import AbstractGaussian
-from ..parts.smoother import Rows, smooth_rows
+from ..parts.smoother import Rows, answer_of, smooth_rows
 from ..runtime.compile import compile_lightly
 from ..runtime.host import array
 from .solve import padded_length
 
 LONGEST = 0.25  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
 PASSES = 3
+LARGEST = 20_000_000  # entries of ∂m/∂c at the nodes; beyond, states and coefficients are drawn on their own
 MOST = 20_000  # nodes; a gap of more steps than that would be all there is to compute
 SETTLED = 0.5  # the last pass may move no state by more than that many of its standard deviations
 
@@ -36,7 +39,7 @@ def marginals(model: AbstractGenerative, windows: Window, times: Float[Array, "w
 
     def of_one(item: tuple[Window, Array]) -> AbstractGaussian:
         window, ts = item
-        return jax.vmap(model.posterior(window))(ts).normal
+        return jax.vmap(model.amortised(window))(ts).normal
 
     return jax.lax.map(of_one, (windows, times), batch_size=16)
 
@@ -83,19 +86,40 @@ def _rows(layout: DataLayout, series: Series, nodes: Float[np.ndarray, " nodes"]
     )
 
 
+class Recognised(NamedTuple):
+    """The posterior at some times, stacked, and how its means answer to the drift's coefficients (if that is known): ∂m/∂c."""
+
+    normal: AbstractGaussian
+    answer: Float[Array, "times latent coefficients"] | None = None
+
+    def states(
+        self, noise: Float[Array, "samples times latent"], away: Float[Array, "samples coefficients"]
+    ) -> Float[Array, "samples times latent"]:
+        """Draws of the states, given how far each draw of the coefficients is from their mean."""
+        states = self.normal.state(noise)
+        return states if self.answer is None else states + jnp.einsum("tlc,sc->stl", self.answer, away)
+
+    def at(self, index: np.ndarray) -> Recognised:
+        return Recognised(self.normal.at(index), None if self.answer is None else self.answer[index])
+
+
 @compile_lightly
 def _refine(
-    model: AbstractGenerative, rows: Rows, guess: Float[Array, "nodes latent"], times: Float[Array, " n"]
-) -> tuple[AbstractGaussian, Float[Array, ""]]:
-    found = smooth_rows(model, rows, guess, passes=PASSES)
-    return jax.vmap(lambda t: found(t).normal)(times), found.change[-1]
+    model: AbstractGenerative, rows: Rows, guess: Float[Array, "nodes latent"], times: Float[Array, " n"], respond: bool
+) -> tuple[Recognised, Float[Array, ""]]:
+    found, last = smooth_rows(model, rows, guess, passes=PASSES)
+    normal = jax.vmap(lambda t: found(t).normal)(times)
+    if not respond:
+        return Recognised(normal), found.change[-1]
+    found = eqx.tree_at(lambda p: p.answer, found, answer_of(model, rows, last)[0], is_leaf=lambda x: x is None)
+    return Recognised(normal, jax.vmap(found.answer_at)(times)), found.change[-1]
 
 
 def refined(
     model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"], *, first: bool = True
-) -> AbstractGaussian | str:
-    """The refined posterior at times inside a series, stacked; or why there is none. `first`: the series starts where p(z0) holds,
-    and is not the end of a longer one."""
+) -> Recognised | str:
+    """The refined posterior at times inside a series; or why there is none. `first`: the series starts where p(z0) holds, and is not
+    the end of a longer one."""
     observed = series.times[series.mask.any(axis=1)]
     longest = LONGEST * layout.scaling.time_scale
     if len(observed) < 2:
@@ -107,10 +131,12 @@ def refined(
     guess = amortised(model, layout, series, nodes).mean
     guess = jnp.pad(guess, ((0, len(rows.times) - len(nodes)), (0, 0)), mode="edge")
     asked = np.pad(times, (0, padded_length(len(times)) - len(times)), mode="edge")
-    normal, change = _refine(model, rows, guess, array((asked - nodes[0]) / layout.scaling.time_scale))
-    normal = normal.at(np.arange(len(times)))
-    settled = float(change) < SETTLED and all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(normal))
-    return normal if settled else "does not settle"
+    size = len(model.drift.coefficients().mean)
+    respond = model.refined and 0 < size * guess.size <= LARGEST
+    found, change = _refine(model, rows, guess, array((asked - nodes[0]) / layout.scaling.time_scale), respond)
+    found = found.at(np.arange(len(times)))
+    settled = float(change) < SETTLED and all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(found))
+    return found if settled else "does not settle"
 
 
 def posterior_at(
@@ -121,12 +147,12 @@ def posterior_at(
     *,
     refine: bool,
     first: bool = True,
-) -> AbstractGaussian:
-    """The posterior at increasing times inside a series, stacked."""
+) -> Recognised:
+    """The posterior at increasing times inside a series."""
     if not refine:
-        return amortised(model, layout, series, times)
+        return Recognised(amortised(model, layout, series, times))
     found = refined(model, layout, series, times, first=first)
     if isinstance(found, str):
         warnings.warn(f"'{series.name}' {found}; its states are the encoder's, not refined.", stacklevel=4)
-        return amortised(model, layout, series, times)
+        return Recognised(amortised(model, layout, series, times))
     return found

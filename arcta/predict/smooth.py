@@ -9,7 +9,7 @@ from ..data.series import Series
 from ..model.reading import DataLayout
 from ..parts.model import Model
 from ..runtime.host import ArrayLike
-from .forecast import Sampling
+from .forecast import Sampling, draw_states
 from .prediction import Bands, Prediction, check_channels, check_times, predict
 from .recognise import posterior_at
 
@@ -37,9 +37,8 @@ def smooth(
             f"smoothing works inside the data, from t={observed[0]:g} to t={observed[-1]:g} of '{series.name}'; got times "
             f"from {asked[0]:g} to {asked[-1]:g}. Use forecast for times after the last observation."
         )
-    normal = posterior_at(model, layout, series, asked, refine=sampling.refine)
-    state_key, draw_key, decode_key = jax.random.split(key, 3)
-    noise = jax.random.normal(state_key, (sampling.num_samples, *normal.mean.shape), normal.mean.dtype)
-    draws = model.draws(sampling.num_samples, key=draw_key)
-    states, levels = [normal.state(noise)], sampling.quantiles
-    return predict(model, layout, series.name, asked, states, draws, quantiles=levels, key=decode_key)
+    known = posterior_at(model, layout, series, asked, refine=sampling.refines(model))
+    state_key, decode_key = jax.random.split(key)
+    states, draws = draw_states(model, known, sampling.num_samples, state_key)
+    levels = sampling.quantiles
+    return predict(model, layout, series.name, asked, [states], draws, quantiles=levels, key=decode_key)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..parts.model import AbstractGenerative, Draw
+from ..parts.generative import AbstractGenerative, Draw
 from ..parts.sde import interpolate_inputs
 
 STRETCH = 512

@@ -40,3 +40,15 @@ def eigh(matrix: Matrix) -> tuple[Float[Array, " n"], Matrix]:
     """Eigenvalues and vectors by LAPACK, one matrix after the other: batches of its calls wait for one another for ever."""
     values, vectors = jnp.linalg.eigh(matrix)
     return values, vectors
+
+
+def combine(P: Matrix, Λ: Matrix) -> Matrix:
+    """(P⁻¹ + Λ)⁻¹ for two symmetric, positive semidefinite matrices, without an inverse of either."""
+    one = jnp.eye(len(P), dtype=P.dtype)
+    if len(P) > 3:  # larger ones compile sooner and run as fast by LAPACK
+        both = jnp.linalg.solve(one + P @ Λ, P)
+        return 0.5 * (both + both.T)
+    G = factor(P)
+    L = factor(one + G.T @ Λ @ G)
+    X = jax.vmap(lambda column: solve_lower(L, column), in_axes=1, out_axes=1)(G.T)
+    return X.T @ X

@@ -17,37 +17,42 @@ from jaxtyping import Array, Float, PyTree
 Terms = dict[str, Float[Array, "*members"]]
 M = TypeVar("M")
 Item = TypeVar("Item")
+R = TypeVar("R")
+
+
+def _total(stacked: Array) -> Array:
+    return jnp.sum(stacked, axis=0)
 
 
 def sum_over(
-    function: Callable[[M, Item], tuple[Array, Terms]], model: M, items: Item
-) -> tuple[Float[Array, ""], Terms]:
-    """Σ_j function(model, items_j), of a number to differentiate by the model and of others that are only reported.
+    function: Callable[[M, Item], tuple[Array, R]], model: M, items: Item
+) -> tuple[Float[Array, ""], R]:
+    """Σ_j function(model, items_j), of a number to differentiate by the model and of arrays that are only reported.
 
     The items are stacked along the first axes of the leaves of `items`.
     """
     if jax.tree.leaves(items)[0].shape[0] == 1:
         return function(model, jax.tree.map(lambda leaf: leaf[0], items))
     if jax.default_backend() != "cpu":
-        return jax.tree.map(jnp.sum, jax.vmap(function, in_axes=(None, 0))(model, items))
+        return jax.tree.map(_total, jax.vmap(function, in_axes=(None, 0))(model, items))
     weights, static = eqx.partition(model, eqx.is_inexact_array)
 
-    def of_one(weights: PyTree, item: Item) -> tuple[Array, Terms]:
+    def of_one(weights: PyTree, item: Item) -> tuple[Array, R]:
         return function(eqx.combine(weights, static), item)
 
     @jax.custom_vjp
-    def total(weights: PyTree, items: Item) -> tuple[Array, Terms]:
-        return jax.tree.map(jnp.sum, jax.lax.map(lambda item: of_one(weights, item), items))
+    def total(weights: PyTree, items: Item) -> tuple[Array, R]:
+        return jax.tree.map(_total, jax.lax.map(lambda item: of_one(weights, item), items))
 
-    def forward(weights: PyTree, items: Item) -> tuple[tuple[Array, Terms], PyTree]:
-        def add(slopes: PyTree, item: Item) -> tuple[PyTree, tuple[Array, Terms]]:
+    def forward(weights: PyTree, items: Item) -> tuple[tuple[Array, R], PyTree]:
+        def add(slopes: PyTree, item: Item) -> tuple[PyTree, tuple[Array, R]]:
             values, slope = jax.value_and_grad(of_one, has_aux=True)(weights, item)
             return jax.tree.map(jnp.add, slopes, slope), values
 
         slopes, values = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, weights), items)
-        return jax.tree.map(jnp.sum, values), slopes
+        return jax.tree.map(_total, values), slopes
 
-    def backward(slopes: PyTree, wanted: tuple[Array, Terms]) -> tuple[PyTree, None]:
+    def backward(slopes: PyTree, wanted: tuple[Array, R]) -> tuple[PyTree, None]:
         return jax.tree.map(lambda slope: wanted[0] * slope, slopes), None
 
     total.defvjp(forward, backward)

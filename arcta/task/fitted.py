@@ -86,7 +86,7 @@ class Fit(Forecaster):
         times: ArrayLike | None = None,
         *,
         num_samples: int = 256,
-        refine: bool = False,
+        refine: bool | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction:
         """The posterior of state and signal at any times inside `data` (default: the training series); with `refine` as the learned

@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from ..data.series import Series, as_list
 from ..model.reading import DataLayout, has_whole_rows
-from ..parts.model import AbstractGenerative
+from ..parts.generative import AbstractGenerative
 from ..predict.forecast import InputTable, Sampling, forecast, inputs_at
 from ..predict.metrics import Scores, score
 from ..predict.prediction import Bands, Prediction, mix
@@ -90,7 +90,7 @@ class Forecaster:
         num_samples: int = 256,
         max_step: float | None = None,
         quantiles: None = None,
-        refine: bool = False,
+        refine: bool | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction: ...
 
@@ -105,7 +105,7 @@ class Forecaster:
         num_samples: int = 256,
         max_step: float | None = None,
         quantiles: Sequence[float] | None = None,
-        refine: bool = False,
+        refine: bool | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction | Bands | dict[str, Prediction | Bands]: ...
 
@@ -119,7 +119,7 @@ class Forecaster:
         num_samples: int = 256,
         max_step: float | None = None,
         quantiles: Sequence[float] | None = None,
-        refine: bool = False,
+        refine: bool | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction | Bands | dict[str, Prediction | Bands]:
         """What comes after the training series, or after `given`, at any later times.
@@ -160,7 +160,7 @@ class Forecaster:
         *,
         given: Series | Sequence[Series] | None = None,
         num_samples: int = 256,
-        refine: bool = False,
+        refine: bool | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Scores:
         """Forecast `test` from the training series (or `given`) of the same name and compare: rmse, crps, log density,

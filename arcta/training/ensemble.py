@@ -126,13 +126,14 @@ class Members(Group):
     def _run(self, loss: Objective, training: Optimised, state: State, data: PyTree, stop: Array) -> Advance:
         count, cpu, copies = len(state.key), jax.default_backend() == "cpu", self._copies(data)
         shares = list(range(count)) if cpu else np.array_split(np.arange(count), len(self.devices))
-        model, moments = state.model, state.optimiser
+        whole = (state.model, state.optimiser, state.memory)
         if cpu:  # NumPy's arrays share the memory of JAX's there, and are sooner taken apart
-            model, moments = jax.tree.map(lambda x: np.asarray(x) if eqx.is_array(x) else x, (model, moments))
+            whole = jax.tree.map(lambda x: np.asarray(x) if eqx.is_array(x) else x, whole)
 
         def one(turn: int) -> Advance:
             share, place = shares[turn], turn % len(self.devices)
-            own = State(member(model, share), member(moments, share), state.step, state.key[share])
+            model, moments, memory = member(whole, share)
+            own = State(model, moments, state.step, state.key[share], memory)
             if len(self.devices) > 1:
                 arrays, static = eqx.partition(own, eqx.is_array)
                 own = eqx.combine(jax.device_put(arrays, self.devices[place]), static)
@@ -148,10 +149,10 @@ class Members(Group):
                 done = list(pool.map(one, range(len(shares))))
         arrays = [eqx.filter(each, eqx.is_array) for each in done]
         if cpu:
-            parts = (((own.model, own.optimiser, own.step), *terms) for own, *terms in arrays)
+            parts = (((own.model, own.optimiser, own.step, own.memory), *terms) for own, *terms in arrays)
             joined, *terms = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *parts)
             blank = eqx.filter(state, eqx.is_array)
-            return eqx.tree_at(lambda s: (s.model, s.optimiser, s.step), blank, joined), *terms
+            return eqx.tree_at(lambda s: (s.model, s.optimiser, s.step, s.memory), blank, joined), *terms
         if len(self.devices) > 1:
             arrays = jax.device_put(arrays, self.devices[0])
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *arrays)

@@ -25,12 +25,13 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
 
+from ..parts.sde import Held
 from ..runtime.compile import compile_for
 from ..runtime.sums import Terms
 from .progress import Progress, Row, on_interrupt
 from .settings import Training
 
-Slopes = tuple[tuple[Array, Terms], Array]
+Slopes = tuple[tuple[Array, tuple[Terms, PyTree]], Array]
 Advance = tuple["State", Terms, Terms]
 Stopped = Literal["finished", "early", "interrupted"]
 
@@ -51,6 +52,23 @@ class Optimised(Protocol):
     def optimiser(self) -> optax.GradientTransformation: ...
 
 
+@runtime_checkable
+class Settling(Protocol):
+    """A loss beside which some parts move by closed forms. It returns `(scalar, (terms, seen))`; the optimiser takes its step, then
+    `settle` moves the model by what was seen and by what is remembered of earlier steps."""
+
+    def remember(self, model: PyTree, /) -> PyTree:
+        """What is remembered before the first step."""
+
+    def settle(
+        self, before: PyTree, model: PyTree, memory: PyTree, seen: PyTree, step: Int[Array, ""], /
+    ) -> tuple[PyTree, PyTree]:
+        """The model moved, from before the optimiser's step and after it, and what is remembered now."""
+
+    def finish(self, model: PyTree, memory: PyTree, /) -> PyTree:
+        """The model as it is used."""
+
+
 class State(eqx.Module):
     """All that the next step depends on."""
 
@@ -58,6 +76,7 @@ class State(eqx.Module):
     optimiser: optax.OptState
     step: Int[Array, ""]
     key: PRNGKeyArray
+    memory: PyTree = ()
 
 
 @runtime_checkable
@@ -99,15 +118,28 @@ class Outcome:
     seconds: float
 
 
-def start(model: PyTree, training: Training, *, key: PRNGKeyArray) -> State:
+def _is_held(leaf: object) -> bool:
+    return isinstance(leaf, Held)
+
+
+def _trained(model: PyTree) -> tuple[PyTree, PyTree]:
+    """What the optimiser moves, and the rest."""
+    return eqx.partition(model, eqx.is_inexact_array, is_leaf=_is_held)
+
+
+def start(model: PyTree, training: Training, loss: Loss | None = None, *, key: PRNGKeyArray) -> State:
     """The state before the first step, by way of the host: nothing to compile, and no weak types, for which the second call
     would compile once more."""
     model = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)) if eqx.is_array(leaf) else leaf, model)
-    weights = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
+    weights = jax.tree.leaves(_trained(model)[0])
     flat = np.zeros(sum(leaf.size for leaf in weights), np.result_type(*(leaf.dtype for leaf in weights)))
-    moments = jax.eval_shape(training.optimiser().init, flat)  # Adam's start at zero
-    moments = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)), moments)
-    return State(model, moments, jax.device_put(np.int32(0)), key)
+    moments = _zeros(jax.eval_shape(training.optimiser().init, flat))  # Adam's start at zero
+    memory = _zeros(eqx.filter_eval_shape(loss.remember, model)) if isinstance(loss, Settling) else ()
+    return State(model, moments, jax.device_put(np.int32(0)), key, memory)
+
+
+def _zeros(shapes: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
 def take_steps(
@@ -122,32 +154,44 @@ def take_steps(
 
     **Returns:** the state, the mean of each term over the steps taken, and the terms of the last step tried.
     """
-    optimiser = training.optimiser()
-    weights, static = eqx.partition(state.model, eqx.is_inexact_array)
+    optimiser, settling = training.optimiser(), isinstance(loss, Settling)
+    weights, static = _trained(state.model)
     flat, unravel = ravel_pytree(weights)  # Adam on one vector is a handful of kernels, on the tree hundreds
 
-    def value(flat: Array, step: Array) -> tuple[Array, Terms]:
-        return loss(eqx.combine(unravel(flat), static), data, step, key=jax.random.fold_in(state.key, step))
+    def value(flat: Array, step: Array) -> tuple[Array, tuple[Terms, PyTree]]:
+        key = jax.random.fold_in(state.key, step)
+        total, told = loss(eqx.combine(unravel(flat), static), data, step, key=key)
+        return total, told if settling else (told, ())
+
+    def settle(before: Array, after: Array, memory: PyTree, seen: PyTree, step: Array) -> tuple[Array, PyTree]:
+        if not settling:
+            return after, memory
+        models = (eqx.combine(unravel(flat), static) for flat in (before, after))
+        model, memory = loss.settle(*models, memory, seen, step)
+        return ravel_pytree(_trained(model)[0])[0], memory
 
     slope_of = jax.jit(jax.value_and_grad(value, has_aux=True))  # jit: traced once, for its shapes and in the loop
 
     def body(carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
-        flat, moments, step, sums, _, _ = carry
-        (total, terms), slope = average(slope_of(flat, step))
+        flat, moments, memory, step, sums, _, _ = carry
+        (total, (terms, seen)), slope = average(slope_of(flat, step))
         terms = {**terms, "loss": total, "gradient_norm": optax.tree.norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
-        new = (optax.apply_updates(flat, updates), new_moments, step + 1, jax.tree.map(jnp.add, sums, terms))
-        return (*jax.lax.cond(finite, lambda: new, lambda: (flat, moments, step, sums)), terms, finite)
+        new_flat, new_memory = settle(flat, optax.apply_updates(flat, updates), memory, seen, step)
+        new = (new_flat, new_moments, new_memory, step + 1, jax.tree.map(jnp.add, sums, terms))
+        return (*jax.lax.cond(finite, lambda: new, lambda: (flat, moments, memory, step, sums)), terms, finite)
 
-    (total, terms), _ = jax.eval_shape(slope_of, flat, state.step)
+    (total, (terms, _)), _ = jax.eval_shape(slope_of, flat, state.step)
     terms = {**terms, "loss": total, "gradient_norm": total}
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), terms)
-    carry = (flat, state.optimiser, state.step, zeros, zeros, jnp.array(True))
-    flat, moments, step, sums, last, _ = jax.lax.while_loop(lambda c: (c[2] < stop) & c[5], body, carry)
+    carry = (flat, state.optimiser, state.memory, state.step, zeros, zeros, jnp.array(True))
+    flat, moments, memory, step, sums, last, _ = jax.lax.while_loop(lambda c: (c[3] < stop) & c[6], body, carry)
     taken = jnp.maximum(step - state.step, 1)
     means = jax.tree.map(lambda total: total / taken, sums)
-    return State(eqx.combine(unravel(flat), static), moments, step, state.key), means, last
+    model = eqx.combine(unravel(flat), static)
+    model = loss.finish(model, memory) if settling else model
+    return State(model, moments, step, state.key, memory), means, last
 
 
 def advance(loss: Loss, training: Optimised, state: State, data: PyTree, stop: Int[ArrayLike, ""]) -> Advance:

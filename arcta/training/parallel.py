@@ -83,15 +83,20 @@ def _average(tree: PyTree) -> PyTree:
     return unravel(jax.lax.pmean(flat, DEVICES))
 
 
+def _parts(state: State) -> tuple[PyTree, ...]:
+    """A state but for its key."""
+    return state.model, state.optimiser, state.step, state.memory
+
+
 def _advance(
     mesh: Mesh, loss: Loss, training: Optimised, static: PyTree, same: PyTree, data: AbstractBatches
 ) -> tuple[PyTree, Terms, Terms]:
     def on_each(same: PyTree, data: AbstractBatches) -> tuple[PyTree, Terms, Terms]:
         parts, key, stop = same
-        model, moments, step = eqx.combine(parts, static)
-        state = State(model, moments, step, jax.random.wrap_key_data(key))
+        model, moments, step, memory = eqx.combine(parts, static)
+        state = State(model, moments, step, jax.random.wrap_key_data(key), memory)
         state, means, last = take_steps(loss, training, state, data, stop, _average)
-        return eqx.filter((state.model, state.optimiser, state.step), eqx.is_array), means, last
+        return eqx.filter(_parts(state), eqx.is_array), means, last
 
     split = jax.shard_map(on_each, mesh=mesh, in_specs=(P(), _specs(data)), out_specs=P(), check_vma=False)
     return split(same, data)
@@ -171,13 +176,13 @@ class Devices(Group):
         if data.slots is not None and data.slots.shards != len(self):  # windows fresh from a file
             shared = Slots(data.slots.low, data.slots.width, len(self))
             data = self._place(eqx.tree_at(lambda d: d.slots, data, shared))
-        parts, static = eqx.partition((state.model, state.optimiser, state.step), eqx.is_array)
+        parts, static = eqx.partition(_parts(state), eqx.is_array)
         with _peers():
             same = self._replicate((parts, jax.random.key_data(state.key), stop))
             out = compile_for(state.model, _advance)(self.mesh, loss, training, static, same, data)
             parts, means, last = jax.tree.map(lambda leaf: leaf.addressable_data(0), jax.block_until_ready(out))
-        model, moments, step = eqx.combine(parts, static)
-        return State(model, moments, step, state.key), means, last
+        model, moments, step, memory = eqx.combine(parts, static)
+        return State(model, moments, step, state.key, memory), means, last
 
     def agree(self, code: int) -> int:
         """The largest code that any process has, so that all stop after the same step. SIGTERM on any of them counts as 2."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from jaxtyping import PRNGKeyArray, PyTree
 
+from ..bound.closed import ClosedForms
 from ..bound.objective import Objective
 from ..data.batches import TrainingData
 from ..data.series import Series, as_list
@@ -25,8 +26,10 @@ from .settings import Training
 Make = Callable[[LatentSDE, DataLayout, Reading, PRNGKeyArray], PyTree]
 
 
-def objective_of(training: Training) -> Objective:
-    """The loss that the settings mean."""
+def objective_of(training: Training, *, smoothed: bool = False) -> Objective | ClosedForms:
+    """The loss that the settings mean, for a posterior that is the encoder's or follows the model's own flow."""
+    if smoothed:
+        return ClosedForms(training.batch_size, training.num_draws, training.num_times, training.steps)
     return Objective(
         batch_size=training.batch_size,
         num_draws=training.num_draws,
@@ -57,7 +60,7 @@ class Recipe(NamedTuple):
     """How a model is made, what it is trained on, and whether its parts start from a linear reading of the windows."""
 
     make: Make = lambda spec, layout, reading, key: build(spec, layout, reading, key=key)
-    loss: Callable[[Training], Loss] = objective_of
+    loss: Callable[[Training], Loss] | None = None
     warm: bool = True
 
 
@@ -83,4 +86,5 @@ def prepare(
     shape = layout.window_shape(model)
     windows = windows_of(series, layout.scaling, shape) if like is None else like.windows
     model = warm_start(model, spec, layout, reading, windows) if recipe.warm else model
-    return Prepared(layout, shape, windows, recipe.loss(training), start(model, training, key=key))
+    loss = objective_of(training, smoothed=model.smoothed) if recipe.loss is None else recipe.loss(training)
+    return Prepared(layout, shape, windows, loss, start(model, training, loss, key=key))
