@@ -22,7 +22,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..data.batches import AbstractBatches
 from ..data.windows import Window
@@ -40,6 +40,7 @@ from .quadrature import stratified
 SHARE = 0.5  # of the way to a closed form, at a step
 HOLD = 0.03  # of the curvature at a fixed path: keeps what is not determined, the scale of a hidden axis for one, from wandering
 EARLY = 20  # steps over which the share rises
+FAR = 10.0  # standard deviations by which the last pass may move a state; a window where it does teaches nothing
 LONG = (6, 64)  # the fewest and the most steps to average over; in between, a sweep of the windows
 PACE = 0.05  # of the optimiser's steps, for features of a drift whose coefficients have a closed form
 OWN = 0.75  # of what a path says of q, the part that the smoother put there itself: random walks, dense observations
@@ -66,23 +67,37 @@ class Sums(NamedTuple):
     counts: Float[Array, " channels"]
     starts: tuple[Float[Array, ""], Float[Array, " latent"], Float[Array, " latent"]]
     windows: Float[Array, ""]
+    usable: Float[Array, ""]
 
 
 class Smooth(NamedTuple):
-    """A window's smoothed posterior, its last pass, its rows, which rows of the window those are, and which of them are scored."""
+    """A window's smoothed posterior, its last pass, its rows, which rows of the window those are, which of them are scored; and whether
+    the smoother found one, for something else stands there if it did not."""
 
     posterior: SmoothedPosterior
     last: Pass
     rows: Rows
     row: Int[Array, " nodes"]
-    scored: Array
+    scored: Bool[Array, " nodes"]
+    usable: Bool[Array, ""]
 
 
 def _smooth(model: Model, window: Window) -> Smooth:
     coded = model.encode(window).values
-    rows, row, _ = rows_of(window, len(coded))
-    posterior, last = smooth_rows(model, rows, coded[row, : len(model.initial.mean)])
-    return Smooth(posterior, last, rows, row, jnp.asarray(window.scored)[row] & jnp.any(rows.mask, axis=1))
+    rows, places = rows_of(window, len(coded))
+    guess = coded[places.row, : len(model.initial.mean)]
+    posterior, last = smooth_rows(model, rows, guess)
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((posterior, last))])
+    usable = jnp.all(finite) & (posterior.change[-1] < FAR)
+    still = jax.tree.map(jnp.zeros_like, (posterior, last))
+    plain = eqx.tree_at(
+        lambda p: (p[0].times, p[0].covariance, p[1].found.S, p[1].found.P),
+        still,
+        (rows.times, *(jnp.broadcast_to(jnp.eye(guess.shape[1]), posterior.covariance.shape),) * 3),
+    )
+    posterior, last = jax.tree.map(lambda found, other: jnp.where(usable, found, other), (posterior, last), plain)
+    scored = jnp.asarray(window.scored)[places.row] & places.real
+    return Smooth(posterior, last, rows, places.row, scored, usable)
 
 
 class Path(NamedTuple):
@@ -235,11 +250,13 @@ class ClosedForms(eqx.Module):
         one = jnp.where(first, 1.0, 0.0)
         drive = jax.lax.cond(due, lambda: _drive(fixed, smooth, path.pull), lambda: _no_drive(fixed))
         starts = (one, one * start.mean, one * (start.mean**2 + variance[0]))
-        sums = Sums(drive, path.misfit, path.roughness, *fitted[1:], starts, jnp.ones(()))
+        sums = Sums(drive, path.misfit, path.roughness, *fitted[1:], starts, jnp.ones(()), jnp.ones(()))
+        used = jnp.where(smooth.usable, scale, 0.0)
         terms = {"log_likelihood": fitted.log_likelihood, "path_kl": path.kl, "initial_kl": initial_kl}
         # The encoder's term is there for its gradient; the value is that of the bound.
         bound = fitted.log_likelihood - path.kl - initial_kl - (miss - jax.lax.stop_gradient(miss))
-        return scale * bound, jax.tree.map(lambda x: scale * jax.lax.stop_gradient(x), (terms, sums))
+        told = jax.tree.map(lambda x: used * jax.lax.stop_gradient(x), (terms, sums))
+        return used * bound, (told[0], told[1]._replace(windows=scale))
 
     def remember(self, model: Model) -> Sums:
         """What is known before the first step: nothing."""
@@ -247,7 +264,7 @@ class ClosedForms(eqx.Module):
         zeros = lambda *shape: jnp.zeros(shape)  # noqa: E731
         return Sums(
             _no_drive(model), zeros(d), zeros(d), zeros(channels, d + 1, d + 1), zeros(channels, d + 1),
-            zeros(channels), zeros(channels), (zeros(), zeros(d), zeros(d)), zeros(),
+            zeros(channels), zeros(channels), (zeros(), zeros(d), zeros(d)), zeros(), zeros(),
         )  # fmt: skip
 
     def weight(self, step: Int[Array, ""]) -> Float[Array, ""]:
@@ -266,11 +283,14 @@ class ClosedForms(eqx.Module):
             slow_drift = jax.tree.map(lambda old, new: old + PACE * (new - old), before.drift, model.drift)
             model = eqx.tree_at(lambda m: m.drift, model, slow_drift)
         length = jnp.clip(sums.windows / self.batch_size, *LONG)
+        usable = sums.usable / sums.windows  # of the batch; what the rest stands for is told by these
+        sums = jax.tree.map(lambda x: x / jnp.maximum(usable, 1e-6), sums)
         calm = 0.02 + 0.49 * (1 + jnp.cos(jnp.pi * step / self.steps))
+        calm = calm * usable
         fresh = calm / jnp.minimum(step + 1.0, length)
         rate = SHARE * jnp.minimum(1.0, (step + 1) / EARLY)
         due = step % every == 0
-        slow = jnp.where(due, jnp.minimum(1.0, calm * every / jnp.minimum(step + every, length)), 0.0)
+        slow = jnp.where(due, calm / jnp.minimum(step // every + 1.0, length), 0.0)
         drift = jax.tree.map(lambda old, new: old + slow * (new - old), memory.drift, sums.drift)
         memory = jax.tree.map(lambda old, new: old + fresh * (new - old), memory, sums)._replace(drift=drift)
         moved = eqx.tree_at(

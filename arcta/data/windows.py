@@ -31,14 +31,17 @@ from .scaling import Scaling
 from .series import Series
 
 _Array = Array | np.ndarray
+MOST_FILLERS = 128  # of one gap: what is remembered across that many is nothing
 
 
 class WindowShape(NamedTuple):
-    """M scored observations in a window, the K after a node that its encoding sees, and the B nodes beyond either end."""
+    """M scored observations in a window, the K after a node that its encoding sees, and the B nodes beyond either end. `longest`: the
+    longest step between rows, in the model's units; empty rows fill gaps that are longer."""
 
     size: int
     lookahead: int = 0
     margin: int = 0
+    longest: float | None = None
 
     @property
     def rows(self) -> int:
@@ -108,17 +111,36 @@ def _knots(series: Series, scaling: Scaling, starts: np.ndarray, stops: np.ndarr
     return times, scaling.known_inputs(series.inputs)[kept]
 
 
+def fill_gaps(observed: Float[np.ndarray, " n"], longest: float) -> Float[np.ndarray, " nodes"]:
+    """The observed times, and evenly spaced ones in between where two of them are further apart than `longest`; some at most."""
+    parts = np.clip(np.ceil(np.diff(observed) / longest - 1e-9), 1, MOST_FILLERS).astype(int)
+    ends = zip(observed[:-1], observed[1:], parts, strict=True)
+    return np.concatenate([*(np.linspace(a, b, count, endpoint=False) for a, b, count in ends), observed[-1:]])
+
+
+def _rows(series: Series, scaling: Scaling, shape: WindowShape) -> Rows:
+    """The observed rows of a series, and empty ones in its gaps."""
+    observed = series.mask.any(axis=1)
+    rows = Rows(series.times[observed], series.values[observed], series.mask[observed])
+    if shape.longest is None or len(rows.times) < 2:
+        return rows
+    times = fill_gaps(rows.times, shape.longest * scaling.time_scale)
+    at = np.searchsorted(times, rows.times)
+    values, mask = np.zeros((len(times), rows.values.shape[1])), np.zeros((len(times), rows.mask.shape[1]), bool)
+    values[at], mask[at] = rows.values, rows.mask
+    return Rows(times, values, mask)
+
+
 def partition(series: Series, scaling: Scaling, shape: WindowShape) -> Window:
     """All windows of one series, stacked along a leading axis, in order of time; `scaling` takes it to the model's units."""
-    observed = series.mask.any(axis=1)
-    begin = partition_starts(int(observed.sum()), shape.size)
-    return cut(series, scaling, Cuts(begin, np.append(begin[1:], observed.sum()), begin == 0), shape)
+    count = len(_rows(series, scaling, shape).times)
+    begin = partition_starts(count, shape.size)
+    return cut(series, scaling, Cuts(begin, np.append(begin[1:], count), begin == 0), shape)
 
 
 def cut(series: Series, scaling: Scaling, cuts: Cuts, shape: WindowShape) -> Window:
-    """The windows of a series at some cuts, counted in observed rows, stacked."""
-    observed = series.mask.any(axis=1)
-    rows = Rows(series.times[observed], series.values[observed], series.mask[observed])
+    """The windows of a series at some cuts, counted in rows that are observed or fill a gap, stacked."""
+    rows = _rows(series, scaling, shape)
     last_node = np.minimum(cuts.after, len(rows.times) - 1)
     knots = _knots(series, scaling, rows.times[cuts.begin], rows.times[last_node]) if series.input_names else None
     return cut_rows(rows, scaling, cuts, knots, shape)
@@ -129,7 +151,7 @@ def cut_rows(
 ) -> Window:
     """The windows at some cuts, with their input knots (times and values). Rows that no window reaches may lie between them."""
     input_times, inputs = knots or (np.zeros((len(cuts.begin), 0)), np.zeros((len(cuts.begin), 0, 0)))
-    size, lookahead, margin = shape
+    size, lookahead, margin, _ = shape
     begin, after, first = cuts
     t, count = rows.times, len(rows.times)
     last_node = np.minimum(after, count - 1)

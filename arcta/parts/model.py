@@ -19,7 +19,7 @@ from .kernel import DeepKernel
 from .likelihoods import AbstractLikelihood
 from .posterior import AbstractGaussian, AbstractPosterior, Bridge, Nodes, infer
 from .sde import AbstractDrift
-from .smoother import smooth_window
+from .smoother import MARGIN, smooth_window
 
 
 class Model(AbstractGenerative):
@@ -41,7 +41,8 @@ class Model(AbstractGenerative):
 
     @property
     def reach(self) -> tuple[int, int]:
-        return self.encoder.lookahead, self.encoder.margin
+        margin = max(self.encoder.margin, MARGIN) if self.smoothed else self.encoder.margin
+        return self.encoder.lookahead, margin
 
     @property
     def whole_rows(self) -> bool:

@@ -206,7 +206,7 @@ class Weights(Parameter):
     def concluded(
         self, mean: Float[Array, "out_size in_size"], std: Float[Array, "out_size in_size"], rate: Float[Array, ""] | float
     ) -> Weights:
-        """With that posterior, and τ moved by `rate` to where it is most likely:  τ² = E θ²."""
+        """With that posterior, and τ moved by `rate` to where it is most likely given that:  τ² = E θ²."""
         second = mean**2 + std**2
         best = 0.5 * jnp.log(jnp.mean(second, axis=0 if self.log_prior_std.ndim else None) + 1e-12)
         τ = self.log_prior_std + rate * (best - self.log_prior_std)

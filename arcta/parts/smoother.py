@@ -27,6 +27,8 @@ from .sde import interpolate_inputs, value_and_jacobian
 
 BROAD = 1.0  # the variance of a state of which nothing is known: that of standardised data
 PASSES = 2
+LONGEST = 0.25  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
+MARGIN = 32  # nodes beyond either end of a window: what is remembered across them is little
 
 
 class Rows(NamedTuple):
@@ -227,29 +229,36 @@ def answer_of(model: AbstractGenerative, rows: Rows, last: Pass) -> tuple[Answer
     return Answer(M, after, before), response
 
 
-def rows_of(window: Window, count: int) -> tuple[Rows, Int[Array, " nodes"], Int[Array, " rows"]]:
-    """The nodes among the first rows of a window, the last one repeated; which rows they are, and which node each row is."""
+class Places(NamedTuple):
+    """Of the nodes of a window, the last one repeated: which row each is, whether it is no repeat; and which node each row is."""
+
+    row: Int[Array, " nodes"]
+    real: Bool[Array, " nodes"]
+    node: Int[Array, " rows"]
+
+
+def rows_of(window: Window, count: int) -> tuple[Rows, Places]:
+    """The nodes among the first rows of a window."""
     node, places = jnp.asarray(window.node)[:count], jnp.arange(count)
     first, last = jnp.argmax(node), count - 1 - jnp.argmax(node[::-1])
-    row = jnp.minimum(first + places, last)
-    mask = jnp.asarray(window.mask)[row] & (first + places <= last)[:, None]
+    row, real = jnp.minimum(first + places, last), first + places <= last
     rows = Rows(
         start=jnp.asarray(window.start),
         times=jnp.asarray(window.times)[row],
         values=jnp.asarray(window.values)[row],
-        mask=mask,
+        mask=jnp.asarray(window.mask)[row] & real[:, None],
         first=jnp.asarray(window.first),
         input_times=jnp.asarray(window.input_times),
         inputs=jnp.asarray(window.inputs),
     )
-    return rows, row, jnp.clip(places - first, 0, count - 1)
+    return rows, Places(row, real, jnp.clip(places - first, 0, count - 1))
 
 
 def smooth_window(
     model: AbstractGenerative, window: Window, coded: Float[Array, "rows encoding"]
 ) -> SmoothedPosterior:
     """The posterior of a window from what an encoder says of its rows, and how it answers to the drift's coefficients."""
-    rows, row, place = rows_of(window, len(coded))
-    posterior, last = smooth_rows(model, rows, coded[row, : len(model.initial.mean)])
+    rows, places = rows_of(window, len(coded))
+    posterior, last = smooth_rows(model, rows, coded[places.row, : len(model.initial.mean)])
     answer, _ = answer_of(model, rows, last)
-    return eqx.tree_at(lambda p: p.answer, posterior, answer, is_leaf=lambda x: x is None).at_rows(place)
+    return eqx.tree_at(lambda p: p.answer, posterior, answer, is_leaf=lambda x: x is None).at_rows(places.node)

@@ -17,16 +17,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.series import Series
-from ..data.windows import Window, partition, partition_starts
+from ..data.windows import Window, fill_gaps, partition, partition_starts
 from ..model.reading import DataLayout
 from ..parts.generative import AbstractGenerative
 from ..parts.posterior import AbstractGaussian
-from ..parts.smoother import Rows, answer_of, smooth_rows
+from ..parts.smoother import LONGEST, Rows, answer_of, smooth_rows
 from ..runtime.compile import compile_lightly
 from ..runtime.host import array
 from .solve import padded_length
 
-LONGEST = 0.25  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
 PASSES = 3
 LARGEST = 20_000_000  # entries of ∂m/∂c at the nodes; beyond, states and coefficients are drawn on their own
 MOST = 20_000  # nodes; a gap of more steps than that would be all there is to compute
@@ -58,13 +57,6 @@ def amortised(
     padded[owner, slot] = (times - starts[owner]) / scaling.time_scale
     windows = jax.tree.map(jnp.asarray, partition(series, scaling, layout.window_shape(model)))
     return marginals(model, windows, jnp.asarray(padded, windows.times.dtype)).at((owner, slot))
-
-
-def node_times(observed: Float[np.ndarray, " n"], longest: float) -> Float[np.ndarray, " nodes"]:
-    """The observed times, and evenly spaced ones in between where two of them are further apart than `longest`."""
-    parts = np.maximum(np.ceil(np.diff(observed) / longest - 1e-9), 1).astype(int)
-    ends = zip(observed[:-1], observed[1:], parts, strict=True)
-    return np.concatenate([*(np.linspace(a, b, count, endpoint=False) for a, b, count in ends), observed[-1:]])
 
 
 def _rows(layout: DataLayout, series: Series, nodes: Float[np.ndarray, " nodes"], first: bool) -> Rows:
@@ -126,7 +118,7 @@ def refined(
         return "has one observation"
     if len(observed) + np.sum(np.diff(observed) / longest) > MOST:
         return f"is longer, gaps included, than {MOST} steps of {longest:g}"
-    nodes = node_times(observed, longest)
+    nodes = fill_gaps(observed, longest)
     rows = _rows(layout, series, nodes, first)
     guess = amortised(model, layout, series, nodes).mean
     guess = jnp.pad(guess, ((0, len(rows.times) - len(nodes)), (0, 0)), mode="edge")

@@ -20,6 +20,7 @@ from ..model.build import build
 from ..model.reading import DataLayout, Reading, read_data
 from ..model.spec import LatentSDE
 from ..model.start import warm_start
+from ..parts.smoother import LONGEST
 from .loop import Loss, State, start
 from .settings import Training
 
@@ -84,7 +85,9 @@ def prepare(
     # NumPy hashes a key before it draws the first weights, so they have nothing in common with the steps' random numbers.
     model = recipe.make(spec, layout, reading, key)
     shape = layout.window_shape(model)
+    if model.refined:
+        shape = shape._replace(longest=LONGEST)
     windows = windows_of(series, layout.scaling, shape) if like is None else like.windows
     model = warm_start(model, spec, layout, reading, windows) if recipe.warm else model
-    loss = objective_of(training, smoothed=model.smoothed) if recipe.loss is None else recipe.loss(training)
+    loss = objective_of(training, smoothed=model.refined) if recipe.loss is None else recipe.loss(training)
     return Prepared(layout, shape, windows, loss, start(model, training, loss, key=key))
