@@ -77,7 +77,9 @@ def test_every_combination_trains_forecasts_and_saves(drift, encoder, likelihood
 def test_encoders_over_the_window_ignore_what_is_missing_and_learn(encoder):
     """What is behind the mask changes nothing, the window around a node does, and training lowers the loss."""
     series = data_for("gaussian")
-    spec = arcta.LatentSDE(latent_size=2, encoder=encoder, partition_size=20, encoder_sizes=(8, 8))
+    spec = arcta.LatentSDE(
+        latent_size=2, encoder=encoder, partition_size=20, encoder_sizes=(8, 8), posterior="amortised"
+    )
     ready = prepare(spec, series, FEW, key=jax.random.key(0))
     model = ready.state.model
     alive = lambda weight: 0.3 * jax.random.normal(jax.random.key(3), weight.shape)  # noqa: E731
@@ -117,7 +119,7 @@ def test_a_drift_that_overrides_its_call_trains_on_what_it_forecasts_with(kind):
     model = build(spec, *read_data(spec, series), key=jax.random.key(0))
     drift = kind(2, hidden_sizes=(8,), rng=np.random.default_rng(1))
     model = eqx.tree_at(lambda m: m.drift, model, drift)
-    plain = eqx.tree_at(lambda m: m.drift, model, arcta.parts.sde.OwnDrift(drift))  # by way of `__call__` alone
+    plain = eqx.tree_at(lambda m: m.drift, model, arcta.parts.physics.OwnDrift(drift))  # by way of `__call__` alone
     window = take(jax.tree.map(jnp.asarray, prepare(spec, series, FEW, key=jax.random.key(0)).windows), jnp.array(0))
     q_t, θ = model.posterior(window)(0.4 * window.end), model.draw(key=jax.random.key(2))
     ε, u, t = jnp.array([0.3, -1.2]), jnp.zeros(0), jnp.array(0.4)

@@ -125,7 +125,7 @@ class Certain(eqx.Module):
 @pytest.mark.parametrize(("encoder", "batch_size"), [("window", 1), ("window", 3), ("local", 3)])
 def test_gradient_is_unbiased_with_rotation_ragged_irregular_and_masked(encoder, batch_size):
     data = awkward(2)
-    spec = arcta.LatentSDE(
+    spec = arcta.LatentSDE(posterior="amortised",
         latent_size=2, encoder=encoder, decoder="mlp", lookahead=1, lookahead_dropout=0.0, partition_size=4, noise=0.4,
         activation="tanh", encoder_sizes=(5,), decoder_sizes=(4,), kernel_sizes=(3,), diffusion_start=0.5,
         drift=Certain(MLP((2, 6, 2), "tanh", rng=np.random.default_rng(4))),
@@ -148,7 +148,7 @@ def test_gradient_is_unbiased_with_rotation_ragged_irregular_and_masked(encoder,
 
 def test_gradient_is_unbiased_over_the_parameters_posteriors_too():
     data = awkward(1)
-    spec = arcta.LatentSDE(
+    spec = arcta.LatentSDE(posterior="amortised",
         latent_size=1, decoder="identity", encoder="window", lookahead=0, partition_size=4, noise="posterior",
         activation="tanh", encoder_sizes=(5,), kernel_sizes=(3,), diffusion_start=0.5,
         drift=Certain(MLP((1, 6, 1), "tanh", rng=np.random.default_rng(4))),
@@ -174,7 +174,7 @@ def test_gradient_is_unbiased_over_the_parameters_posteriors_too():
 
 def test_gradient_is_unbiased_over_the_weights_of_drift_and_decoder():
     data = awkward(1)
-    spec = arcta.LatentSDE(
+    spec = arcta.LatentSDE(posterior="amortised",
         latent_size=1, encoder="window", lookahead=0, partition_size=4, noise=0.4, activation="tanh", encoder_sizes=(5,),
         drift_sizes=(2,), kernel_sizes=(3,),
     )  # fmt: skip
@@ -192,6 +192,7 @@ def test_gradient_is_unbiased_over_the_weights_of_drift_and_decoder():
             {
                 "linear": jax.vmap(lambda e: around(m.drift.linear, e[None, :1]))(points),
                 "weights": jax.vmap(lambda e: around(m.drift.weights, e[None, 1:3]))(points),
+                "bias": jnp.broadcast_to(m.drift.bias, (len(points), *m.drift.bias.shape)),
             },
             jnp.full((len(points), 1), 0.5),
             jnp.broadcast_to(jax.lax.stop_gradient(m.likelihood.variance.value), (len(points), 1)),

@@ -23,9 +23,9 @@ from arcta.parts.kernel import DeepKernel
 from arcta.parts.likelihoods import Gaussian
 from arcta.parts.model import Model
 from arcta.parts.networks import MLP
+from arcta.parts.physics import ParametricDrift
 from arcta.parts.posterior import DiagonalMarginal, DiagonalNormal
 from arcta.parts.prior import Known
-from arcta.parts.sde import ParametricDrift
 
 NOISE = 0.04
 

@@ -23,10 +23,10 @@ from arcta.model.start import warm_start
 from arcta.parts.encoders import neighbours
 from arcta.parts.kernel import DeepKernel
 from arcta.parts.local import LocalEncoder, local_lines
+from arcta.parts.physics import ParametricDrift
 from arcta.parts.posterior import Bridge, rotation
-from arcta.parts.sde import ParametricDrift
 
-SPEC = arcta.LatentSDE(
+SPEC = arcta.LatentSDE(posterior="amortised",
     latent_size=2, decoder="identity", encoder="window", lookahead=2, lookahead_dropout=0.0, partition_size=8, noise=0.2,
     activation="tanh",
     encoder_sizes=(6,), drift_sizes=(8,), kernel_sizes=(4,), diffusion_start=0.5, lengthscale=2.0,
@@ -276,7 +276,9 @@ def test_one_flag_for_a_whole_row_encodes_as_a_flag_for_each_channel_does():
 
 # The local encoder, its margins and its bridge ----------------------------------------------------------------------------
 
-LOCAL = arcta.LatentSDE(latent_size=3, partition_size=40, activation="tanh", encoder_sizes=(6,), drift_sizes=(8,))
+LOCAL = arcta.LatentSDE(
+    posterior="amortised", latent_size=3, partition_size=40, activation="tanh", encoder_sizes=(6,), drift_sizes=(8,)
+)
 
 
 def local_setting(n: int = 120, missing: float = 0.3):

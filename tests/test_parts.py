@@ -24,7 +24,8 @@ from arcta.parts.convolutions import Double, GroupNorm, Halve
 from arcta.parts.kernel import DeepKernel, interpolate, solve_kernel
 from arcta.parts.likelihoods import LIKELIHOODS, Bernoulli, Gaussian, LogNormal, NegativeBinomial, Poisson, StudentT
 from arcta.parts.networks import ACTIVATIONS
-from arcta.parts.sde import NeuralDrift, ParametricDrift, PlainDrift, value_and_jacobian
+from arcta.parts.physics import ParametricDrift
+from arcta.parts.sde import NeuralDrift, PlainDrift, value_and_jacobian
 from arcta.predict.metrics import crps
 from arcta.runtime.activations import tanh
 from arcta.runtime.random import normal

@@ -226,14 +226,14 @@ def test_drift_evaluations_are_counted_as_they_happen():
         jax.debug.callback(lambda _: counted.append(1), z)
         return [z[1], -z[0]]
 
-    spec = dataclasses.replace(SMALL, drift=drift, rotation=False)
+    spec = dataclasses.replace(SMALL, drift=drift, rotation=False, posterior="amortised")
     layout, reading = read_data(spec, TRAIN)
     model = build(spec, layout, reading, key=jax.random.key(0))
     window = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), windows_of([TRAIN], layout.scaling, WindowShape(30, 1)))
     elbo(model, window, num_draws=2, num_times=3, key=jax.random.key(0)).path_kl.block_until_ready()
     jax.effects_barrier()
     assert len(counted) == drift_evaluations(model, 2, 3)[0] == 6
-    fit = arcta.fit(SMALL, TRAIN, training=SETTINGS, progress=False)
+    fit = arcta.fit(dataclasses.replace(SMALL, posterior="amortised"), TRAIN, training=SETTINGS, progress=False)
     assert fit.history[-1]["drift_evaluations"] == 40 * 1 * 4
     assert fit.history[-1]["drift_derivatives"] == 40 * 4 * 2
 

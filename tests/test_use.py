@@ -19,7 +19,7 @@ import arcta
 from arcta.data.windows import WindowShape, windows_of
 from arcta.model.build import build
 from arcta.model.reading import read_data
-from arcta.parts.sde import ParametricDrift
+from arcta.parts.physics import ParametricDrift
 
 QUICK = arcta.Training(steps=20, num_draws=1, num_times=4)
 TINY = arcta.LatentSDE(  # the paper's encoder; the default one runs in test_cli.py
@@ -95,6 +95,7 @@ def test_drift_in_the_users_units_and_solver_order():
         drift=lambda t, z, p, u: [z[1], -z[0]],
         partition_size=50,
         lookahead=0,
+        posterior="amortised",
     )
     layout, reading = read_data(spec, arcta.Series(1000 + times, 3 + 5 * values))
     model = build(spec, layout, reading, key=jax.random.key(0))

@@ -44,7 +44,9 @@ FAR = 10.0  # standard deviations by which the last pass may move a state; a win
 LONG = (6, 64)  # the fewest and the most steps to average over; in between, a sweep of the windows
 PACE = 0.05  # of the optimiser's steps, for features of a drift whose coefficients have a closed form
 OWN = 0.75  # of what a path says of q, the part that the smoother put there itself: random walks, dense observations
-COLUMNS = 150  # coefficients for which the drift's closed form costs little beside the rest of a step; it waits with more
+COLUMNS = (
+    150  # coefficients for which the drift's closed form costs little beside the rest of a step; it waits with more
+)
 
 
 class Drive(NamedTuple):
@@ -68,6 +70,12 @@ class Sums(NamedTuple):
     starts: tuple[Float[Array, ""], Float[Array, " latent"], Float[Array, " latent"]]
     windows: Float[Array, ""]
     usable: Float[Array, ""]
+
+
+def _fix(model: Model) -> Model:
+    """The model, not to be differentiated."""
+    arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 
 
 class Smooth(NamedTuple):
@@ -110,13 +118,15 @@ class Path(NamedTuple):
 
 
 def _path(model: Model, window: Window, smooth: Smooth, num_draws: int, num_times: int, key: PRNGKeyArray) -> Path:
-    """By stratified times, and normal numbers in pairs of opposite sign. Differentiable in what no closed form moves."""
-    fixed = jax.lax.stop_gradient(model)
+    """By stratified times, and normal numbers, of an even number of draws in pairs of opposite sign. Differentiable in what no closed
+    form moves."""
+    fixed = _fix(model)
     posterior, rows = smooth.posterior, smooth.rows
     time_key, noise_key = jax.random.split(key)
-    pairs, end = max(num_draws // 2, 1), jnp.asarray(window.end)
-    ts = end * jnp.tile(stratified(pairs, num_times, key=time_key).ravel(), 2)
-    ε = normal(noise_key, (len(ts) // 2, len(model.initial.mean)))
+    signs = jnp.ones(1) if num_draws % 2 else jnp.array([1.0, -1.0])
+    end, sets = jnp.asarray(window.end), num_draws // len(signs)
+    ts = end * jnp.tile(stratified(sets, num_times, key=time_key).ravel(), len(signs))
+    ε = normal(noise_key, (sets * num_times, len(model.initial.mean)))
     θ = model.drift.at_coefficients(fixed.drift.coefficients().mean)
     level = fixed.diffusion.median()
 
@@ -135,17 +145,22 @@ def _path(model: Model, window: Window, smooth: Smooth, num_draws: int, num_time
         return jnp.sum(r**2 / q), a**2 / shape, b**2 * shape, pull
 
     kl, misfit, roughness, pull = jax.tree.map(
-        lambda x: end * jnp.mean(x, axis=0), jax.vmap(at)(ts, jnp.concatenate([ε, -ε]))
+        lambda x: end * jnp.mean(x, axis=0), jax.vmap(at)(ts, jnp.concatenate([sign * ε for sign in signs]))
     )
     return Path(0.5 * kl, misfit, roughness, pull)
 
 
-def _drive(model: Model, smooth: Smooth, pull: Float[Array, " coefficients"]) -> Drive:
+def _drive(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " coefficients"]) -> Drive:
     """What a window says of the drift's coefficients."""
     rows, last = smooth.rows, smooth.last
     F = drift_slopes(model, rows, smooth.posterior.mean)
     ahead, _ = expect(last.steps, last.seen, last.found.P, over_steps(rows, last.J, F))
-    known = information(ahead, last.seen, last.found.P, smooth.scored)
+    begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
+
+    def inside(x: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(x, begin, count)
+
+    known = information(*jax.tree.map(inside, (ahead, last.seen, last.found.P, smooth.scored)))
     h = jnp.where(smooth.scored, jnp.diff(rows.times, append=rows.times[-1:]), 0.0)
     q = jax.vmap(lambda t: model.diffusion(t, model.diffusion.median()))(rows.start + rows.times)
     return Drive(known, known @ model.drift.coefficients().mean + pull, model.drift.gram(F, h[:, None] / q))
@@ -178,7 +193,8 @@ def _draw_densities(model: Model, smooth: Smooth, num_draws: int, key: PRNGKeyAr
 
 def _observe(model: Model, smooth: Smooth, num_draws: int, key: PRNGKeyArray) -> Fitted:
     """What is seen, explained by the posterior: exactly where that is a matter of two moments, by draws elsewhere."""
-    fixed, rows, (m, S) = jax.lax.stop_gradient(model), smooth.rows, (smooth.posterior.mean, smooth.posterior.covariance)
+    fixed, rows = _fix(model), smooth.rows
+    m, S = smooth.posterior.mean, smooth.posterior.covariance
     count, size = rows.values.shape[1], m.shape[1]
     variance, mask = _variance(fixed, count), rows.mask & smooth.scored[:, None]
     closed, seen = variance > 0, jnp.where(mask, 1.0, 0.0)
@@ -189,7 +205,9 @@ def _observe(model: Model, smooth: Smooth, num_draws: int, key: PRNGKeyArray) ->
     densities = jnp.zeros_like(seen)
     if model.decoder.affine:
         outputs, H, doubt = jax.vmap(fixed.decoder.linearise)(m)
-        spread = jnp.einsum("nci,nij,ncj->nc", H, S, H) + jnp.einsum("nci,ni->nc", doubt, jnp.diagonal(yy, axis1=1, axis2=2)[:, :size])
+        spread = jnp.einsum("nci,nij,ncj->nc", H, S, H) + jnp.einsum(
+            "nci,ni->nc", doubt, jnp.diagonal(yy, axis1=1, axis2=2)[:, :size]
+        )
         errors = seen * ((x - outputs) ** 2 + spread)
         density = jax.vmap(fixed.likelihood.log_density, in_axes=(0, 0, None))
         at_mean = density(rows.values, outputs, fixed.likelihood.median())
@@ -236,7 +254,7 @@ class ClosedForms(eqx.Module):
         self, model: Model, window: Window, scale: Float[Array, ""], due: Array, key: PRNGKeyArray
     ) -> tuple[Array, tuple[Terms, Sums]]:
         """A window's share of the bound, its terms, and what it says of the parts; all times the windows it stands for."""
-        fixed = jax.lax.stop_gradient(model)
+        fixed = _fix(model)
         path_key, draw_key, hide_key = jax.random.split(key, 3)
         smooth = _smooth(fixed, window)
         path = _path(model, window, smooth, self.num_draws, self.num_times, path_key)
@@ -248,7 +266,9 @@ class ClosedForms(eqx.Module):
         start = smooth.posterior.at_nodes().at(0)
         initial_kl = jnp.where(first, start.kl(fixed.initial), 0)
         one = jnp.where(first, 1.0, 0.0)
-        drive = jax.lax.cond(due, lambda: _drive(fixed, smooth, path.pull), lambda: _no_drive(fixed))
+        drive = _no_drive(fixed)
+        if len(path.pull):
+            drive = jax.lax.cond(due, lambda: _drive(fixed, window, smooth, path.pull), lambda: drive)
         starts = (one, one * start.mean, one * (start.mean**2 + variance[0]))
         sums = Sums(drive, path.misfit, path.roughness, *fitted[1:], starts, jnp.ones(()), jnp.ones(()))
         used = jnp.where(smooth.usable, scale, 0.0)
@@ -260,7 +280,10 @@ class ClosedForms(eqx.Module):
 
     def remember(self, model: Model) -> Sums:
         """What is known before the first step: nothing."""
-        d, channels = len(model.initial.mean), jax.eval_shape(lambda: model.decoder.linearise(model.initial.mean)[0]).shape[0]
+        d, channels = (
+            len(model.initial.mean),
+            jax.eval_shape(lambda: model.decoder.linearise(model.initial.mean)[0]).shape[0],
+        )
         zeros = lambda *shape: jnp.zeros(shape)  # noqa: E731
         return Sums(
             _no_drive(model), zeros(d), zeros(d), zeros(channels, d + 1, d + 1), zeros(channels, d + 1),
@@ -271,17 +294,16 @@ class ClosedForms(eqx.Module):
         """The KL weight at a step."""
         return jnp.ones(())
 
-    def settle(
-        self, before: Model, model: Model, memory: Sums, sums: Sums, step: Int[Array, ""]
-    ) -> tuple[Model, Sums]:
+    def settle(self, before: Model, model: Model, memory: Sums, sums: Sums, step: Int[Array, ""]) -> tuple[Model, Sums]:
         """The closed forms move: the averages with what a step has seen, and the parts a share of the way to where those put them.
 
         A drift's features move by a small part of the optimiser's step: what is remembered was seen through the features of then.
         """
         every = self._every(model)
         if len(model.drift.coefficients().mean):
-            slow_drift = jax.tree.map(lambda old, new: old + PACE * (new - old), before.drift, model.drift)
-            model = eqx.tree_at(lambda m: m.drift, model, slow_drift)
+            (old, _), (new, rest) = (eqx.partition(m.drift, eqx.is_inexact_array) for m in (before, model))
+            paced = eqx.combine(jax.tree.map(lambda old, new: old + PACE * (new - old), old, new), rest)
+            model = eqx.tree_at(lambda m: m.drift, model, paced)
         length = jnp.clip(sums.windows / self.batch_size, *LONG)
         usable = sums.usable / sums.windows  # of the batch; what the rest stands for is told by these
         sums = jax.tree.map(lambda x: x / jnp.maximum(usable, 1e-6), sums)

@@ -21,6 +21,7 @@ from ..parts.generative import Draw
 from ..parts.model import Model
 from ..parts.posterior import AbstractPosterior
 from ..parts.sde import interpolate_inputs
+from ..parts.smoother import PASSES
 from ..runtime.random import normal
 from .quadrature import stratified
 from .residual import residual
@@ -117,8 +118,8 @@ def elbo(
     q = model.posterior(window, key=encode_key) if posterior is None else posterior
     θ = jax.vmap(lambda k: model.draw(key=k))(keys[3:])
     # What is learned of the drift and of the state may depend on each other; then the state is drawn given the drift.
-    away = jax.vmap(model.drift.coefficients_of)(θ.drift) - model.drift.coefficients().mean
-    decoded = jax.tree.map(lambda leaf: leaf[:num_decoded], (θ, away))
+    away = jax.vmap(model.drift.coefficients_of, axis_size=num_draws)(θ.drift) - model.drift.coefficients().mean
+    decoded, near = jax.tree.map(lambda leaf: leaf[:num_decoded], (θ, away))
     times = draw_times(num_draws, num_times, key=time_key)
     path_noise, state_noise = _noise(q, num_draws, num_times, num_decoded or num_draws, key=noise_key)
 
@@ -126,7 +127,7 @@ def elbo(
         return q.given(away).at_nodes().at(window.margin).kl(model.initial)
 
     return ELBO(
-        log_likelihood=_log_likelihood(model, window, q, *decoded, state_noise),
+        log_likelihood=_log_likelihood(model, window, q, decoded, near, state_noise),
         path_kl=_path_kl(model, window, q, θ, away, times, path_noise),
         initial_kl=jnp.where(window.first, jnp.mean(jax.vmap(start_kl)(away)), 0),
         parameter_kl=model.parameter_kl(),
@@ -143,8 +144,9 @@ def _noise(
     return ε[:on_path].reshape(num_draws, num_times, latent), ε[on_path:].reshape(latent, num_decoded, count)
 
 
-def drift_evaluations(model: Model, num_draws: int, num_times: int) -> tuple[int, int]:
-    """How often `elbo` evaluates the drift at single points (NFE), and how many forward derivatives it takes besides."""
-    values = num_draws * num_times
-    size = len(model.initial.mean)
-    return values, values * size if model.rotation and size > 1 else 0
+def drift_evaluations(model: Model, num_draws: int, num_times: int, num_rows: int = 0) -> tuple[int, int]:
+    """How often a window of so many rows evaluates the drift at single points (NFE), and how many forward derivatives it takes
+    besides: along the path, and, where the posterior follows the model's own flow, at every row in each pass."""
+    values, at_rows, size = num_draws * num_times, PASSES * num_rows if model.smoothed else 0, len(model.initial.mean)
+    turned = values if (model.rotation or model.smoothed) and size > 1 else 0
+    return values + at_rows, (turned + at_rows) * size

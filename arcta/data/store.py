@@ -188,7 +188,7 @@ class Store:
 
     def window(self, index: int, scaling: Scaling, shape: WindowShape) -> Window | None:
         """Partition number `index` as a window with a leading axis of one; None if it holds fewer than two observations."""
-        size, lookahead, margin = shape
+        size, lookahead, margin = shape[:3]
         begin = index * size
         after = begin + size if index < self.num_partitions(size) - 1 else len(self)
         first, last = max(begin - margin, 0), min(after + 1 + margin + lookahead, len(self))
@@ -204,7 +204,7 @@ class Store:
     ) -> tuple[Window, Bool[np.ndarray, " windows"]]:
         """`window` for many partitions, stacked, and which of them hold enough. Those inside the file without a missing row are
         cut all at once, some thirty times faster than one by one."""
-        size, _, margin = shape
+        size, _, margin = shape[:3]
         rows = shape.rows
         starts = indices * size - margin
         inside = (starts >= 0) & (starts + rows <= len(self)) & (indices < self.num_partitions(size) - 1)

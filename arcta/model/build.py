@@ -26,9 +26,10 @@ from ..parts.likelihoods import AbstractLikelihood
 from ..parts.local import LocalEncoder
 from ..parts.model import Model
 from ..parts.networks import MLP, Linear
+from ..parts.physics import DriftLike, OwnDrift, ParametricDrift, Units
 from ..parts.posterior import Bridge, DiagonalNormal, encoding_size
 from ..parts.prior import Known, Learned, LogNormal, Parameter
-from ..parts.sde import AbstractDrift, DriftLike, NeuralDrift, OwnDrift, ParametricDrift, PlainDrift, Units
+from ..parts.sde import AbstractDrift, NeuralDrift, PlainDrift
 from ..runtime.host import array, generator
 from .reading import DataLayout, Reading, encoder_kind
 from .spec import LatentSDE

@@ -11,8 +11,8 @@ from ..data.calendar import Calendar
 from ..data.scaling import Scaling, noise_level
 from ..data.series import Series, as_list, check_training_data, kind_of
 from ..data.windows import WindowShape, clip_partition_size
-from ..parts.likelihoods import LIKELIHOODS, ChannelLikelihood
 from ..parts.generative import AbstractGenerative
+from ..parts.likelihoods import LIKELIHOODS, ChannelLikelihood
 from .spec import LatentSDE
 from .survey import latent_order, nugget, smoothing_bandwidth
 

@@ -12,9 +12,9 @@ from ..parts.diffusion import DIFFUSIONS
 from ..parts.encoders import ENCODERS, AbstractEncoder
 from ..parts.likelihoods import LIKELIHOODS
 from ..parts.networks import ACTIVATIONS
+from ..parts.physics import DriftLike
 from ..parts.prior import Parameter
-from ..parts.sde import DRIFTS, DriftFunction, DriftLike
-
+from ..parts.sde import DRIFTS, DriftFunction
 
 POSTERIORS = ("auto", "smoother", "amortised")
 

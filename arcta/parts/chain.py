@@ -141,7 +141,9 @@ def expect(
     return ahead, filtered
 
 
-def respond(steps: Steps, seen: Information, found: Smoothed, Ψ: Float[Array, "n_less_1 latent coefficients"]) -> Response:
+def respond(
+    steps: Steps, seen: Information, found: Smoothed, Ψ: Float[Array, "n_less_1 latent coefficients"]
+) -> Response:
     """How the smoothed chain answers to c."""
     ahead, filtered = expect(steps, seen, found.P, Ψ)
     Λ = found.later.Λ

@@ -143,7 +143,9 @@ class LinearDecoder(AbstractDecoder):
         even = precision * scale[:, :, None] * scale[:, None, :] + 1e-6 * jnp.eye(len(prior))
         best = scale * jax.lax.map(lambda p: jnp.linalg.solve(*p), (even, scale * products / v[:, None]))
         there = jnp.where(known[:, None], here + rate * (best - here), here)
-        std = jnp.where(known[:, None], scale[:, :-1], jnp.exp(self.weights.log_std))  # independent entries: 1/√precision
+        std = jnp.where(
+            known[:, None], scale[:, :-1], jnp.exp(self.weights.log_std)
+        )  # independent entries: 1/√precision
         weights = self.weights.concluded(there[:, :-1], std, rate)
         return eqx.tree_at(lambda d: (d.weights, d.bias), self, (weights, there[:, -1]))
 

@@ -202,9 +202,11 @@ class Weights(Parameter):
     def quantile(self, probability: float | Array) -> Float[Array, "out_size in_size"]:
         return self.mean + jnp.exp(self.log_std) * jax.scipy.stats.norm.ppf(probability)
 
-
     def concluded(
-        self, mean: Float[Array, "out_size in_size"], std: Float[Array, "out_size in_size"], rate: Float[Array, ""] | float
+        self,
+        mean: Float[Array, "out_size in_size"],
+        std: Float[Array, "out_size in_size"],
+        rate: Float[Array, ""] | float,
     ) -> Weights:
         """With that posterior, and τ moved by `rate` to where it is most likely given that:  τ² = E θ²."""
         second = mean**2 + std**2

@@ -5,9 +5,8 @@ where it is trained by gradients, and full where it follows in closed form (`bou
 """
 
 import abc
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from ..runtime.host import array
 from .base import AbstractPart, LinearReading
 from .networks import MLP, push_through
-from .prior import Coordinates, Parameter, Weights
+from .prior import Parameter, Weights
 
 DRIFTS = ("neural", "plain")
 Draw = Mapping[str, Float[Array, "..."]]
@@ -114,7 +113,7 @@ class AbstractDrift(AbstractPart):
         return rows.T @ rows
 
 
-def _departure(joint: Held, key: PRNGKeyArray) -> Float[Array, " coefficients"]:
+def depart(joint: Held, key: PRNGKeyArray) -> Float[Array, " coefficients"]:
     """Λ ε."""
     Λ = jax.lax.stop_gradient(joint.value)
     return Λ @ jax.random.normal(key, (len(Λ),), Λ.dtype)
@@ -153,7 +152,7 @@ def _directions(dz: Float[Array, "d latent"], size: int) -> Float[Array, "d size
 BIAS = 3.0  # the prior's standard deviation of b: as fast as states of unit variance ever are
 
 
-def _joint_kl(joint: Held, c: Coefficients) -> Float[Array, ""]:
+def joint_kl(joint: Held, c: Coefficients) -> Float[Array, ""]:
     """KL(N(c̄, Λ Λᵀ) ‖ prior), Λ a lower triangle."""
     Λ = joint.value
     squares = (jnp.sum(Λ**2, axis=1) + (c.mean - c.prior_mean) ** 2) * c.prior_precision
@@ -211,7 +210,7 @@ class NeuralDrift(AbstractDrift):
 
     def draw(self, *, key: PRNGKeyArray) -> Draw:
         if self.joint is not None:
-            return self.at_coefficients(self.coefficients().mean + _departure(self.joint, key))
+            return self.at_coefficients(self.coefficients().mean + depart(self.joint, key))
         linear, weights = jax.random.split(key)
         drawn = {"linear": self.linear.sample(key=linear), "weights": self.weights.sample(key=weights)}
         return {**drawn, "bias": self.bias}
@@ -221,12 +220,16 @@ class NeuralDrift(AbstractDrift):
 
     def kl(self) -> Float[Array, ""]:
         if self.joint is not None:
-            return _joint_kl(self.joint, self.coefficients())
+            return joint_kl(self.joint, self.coefficients())
         return self.linear.kl() + self.weights.kl()
 
     def coefficients(self) -> Coefficients:
         mean = jnp.concatenate([self.linear.mean, self.bias[:, None], self.weights.mean], axis=1)
-        parts = ((self.linear, self.linear.log_prior_std), (None, jnp.log(BIAS)), (self.weights, self.weights.log_prior_std))
+        parts = (
+            (self.linear, self.linear.log_prior_std),
+            (None, jnp.log(BIAS)),
+            (self.weights, self.weights.log_prior_std),
+        )
         sizes = [1 if part is None else part.mean.shape[1] for part, _ in parts]
         precision = jnp.concatenate([jnp.full(n, jnp.exp(-2 * τ)) for n, (_, τ) in zip(sizes, parts, strict=True)])
         return Coefficients(mean.ravel(), jnp.zeros(mean.size), jnp.tile(precision, len(mean)))
@@ -258,6 +261,14 @@ class NeuralDrift(AbstractDrift):
         if type(self) is not NeuralDrift:  # a subclass may override `__call__` alone
             return AbstractDrift.slope(self, t, z, u)
         return jnp.kron(jnp.eye(len(z), dtype=z.dtype), self._features(t, z, u)[None])
+
+    def gram(
+        self, slopes: Float[Array, "n latent coefficients"], weights: Float[Array, "n latent"]
+    ) -> Float[Array, "coefficients coefficients"]:
+        if type(self) is not NeuralDrift:
+            return AbstractDrift.gram(self, slopes, weights)
+        ψ = slopes[:, 0, : slopes.shape[2] // weights.shape[1]]  # the same in every row of F
+        return jax.scipy.linalg.block_diag(*((weights[:, i, None] * ψ).T @ ψ for i in range(weights.shape[1])))
 
     def started_from(self, reading: LinearReading) -> "NeuralDrift":
         A = reading.dynamics
@@ -305,119 +316,3 @@ class PlainDrift(AbstractDrift):
 
     def kl(self) -> Float[Array, ""]:
         return jnp.zeros(())
-
-
-class Units(NamedTuple):
-    """How the model's t, z and u read in the user's units:  user = shift + scale · model."""
-
-    origin: ArrayLike = 0.0
-    time_scale: ArrayLike = 1.0
-    shift: ArrayLike = 0.0
-    scale: ArrayLike = 1.0
-    input_shift: ArrayLike = 0.0
-    input_scale: ArrayLike = 1.0
-
-
-class ParametricDrift(AbstractDrift):
-    """A user's own `function(t, z, p, u)` in the user's units; `p` maps each parameter's name to its value.
-
-    The change of units is chained through:  f̃ = (time_scale/scale) · f(origin + time_scale t, shift + scale z, p, u).
-    """
-
-    parameters: dict[str, Parameter]
-    function: DriftFunction = eqx.field(static=True)
-    units: Units
-    joint: Held | None = None
-
-    def __init__(self, function: DriftFunction, parameters: Mapping[str, Parameter], units: Units = Units()):
-        self.function, self.parameters, self.units, self.joint = function, dict(parameters), units, None
-
-    def __call__(self, t: Time, z: State, u: Inputs, θ: Draw) -> State:
-        units = jax.lax.stop_gradient(jax.tree.map(lambda x: jnp.asarray(x, z.dtype), self.units))
-        state, inputs = units.shift + units.scale * z, units.input_shift + units.input_scale * u
-        rate = self.function(units.origin + units.time_scale * t, state, θ, inputs)
-        return jnp.stack([jnp.asarray(part) for part in rate]) * (units.time_scale / units.scale)
-
-    def _uncertain(self) -> dict[str, Coordinates]:
-        found = {name: item.coordinates() for name, item in self.parameters.items()}
-        return {name: where for name, where in found.items() if where is not None}
-
-    def coefficients(self) -> Coefficients:
-        where = list(self._uncertain().values())
-        if not where:
-            return AbstractDrift.coefficients(self)
-        return Coefficients(*(jnp.concatenate([jnp.ravel(x[i]) for x in where]) for i in range(3)))
-
-    def _split(self, c: Float[Array, " coefficients"]) -> dict[str, Array]:
-        """c, parameter by parameter."""
-        shapes, begin, found = {n: x.mean.shape for n, x in self._uncertain().items()}, 0, {}
-        for name, shape in shapes.items():
-            size = math.prod(shape)
-            found[name] = c[begin : begin + size].reshape(shape)
-            begin += size
-        return found
-
-    def at_coefficients(self, c: Float[Array, " coefficients"]) -> Draw:
-        return {**self.median(), **{name: self.parameters[name].value_at(x) for name, x in self._split(c).items()}}
-
-    def coefficients_of(self, θ: Draw) -> Float[Array, " coefficients"]:
-        parts = [jnp.ravel(self.parameters[name].coordinates_of(θ[name])) for name in self._uncertain()]
-        return jnp.concatenate(parts) if parts else jnp.zeros(0)
-
-    def concluded(
-        self, mean: Float[Array, " coefficients"], std: Float[Array, " coefficients"], rate: Float[Array, ""]
-    ) -> "ParametricDrift":
-        means, stds = self._split(mean), self._split(std)
-        moved = {name: self.parameters[name].moved(means[name], stds[name]) for name in means}
-        return eqx.tree_at(lambda d: d.parameters, self, {**self.parameters, **moved})
-
-    def joined(self, factor: Float[Array, "coefficients coefficients"]) -> "ParametricDrift":
-        return eqx.tree_at(lambda d: d.joint, self, Held(factor), is_leaf=lambda x: x is None)
-
-    def draw(self, *, key: PRNGKeyArray) -> Draw:
-        if self.joint is not None:
-            return self.at_coefficients(self.coefficients().mean + _departure(self.joint, key))
-        keys = jax.random.split(key, max(len(self.parameters), 1))
-        return {name: item.sample(key=k) for (name, item), k in zip(self.parameters.items(), keys, strict=False)}
-
-    def median(self) -> Draw:
-        return {name: item.quantile(0.5) for name, item in self.parameters.items()}
-
-    def kl(self) -> Float[Array, ""]:
-        if self.joint is not None:
-            return _joint_kl(self.joint, self.coefficients())
-        return sum((item.kl() for item in self.parameters.values()), start=jnp.zeros(()))
-
-    def named_parameters(self) -> Mapping[str, Parameter]:
-        return self.parameters
-
-
-@runtime_checkable
-class DriftLike(Protocol):
-    """A module that has the methods of a drift."""
-
-    def __call__(self, t: Time, z: State, u: Inputs, θ: Draw, /) -> State: ...
-
-    def draw(self, *, key: PRNGKeyArray) -> Draw: ...
-
-    def median(self) -> Draw: ...
-
-    def kl(self) -> Float[Array, ""]: ...
-
-
-class OwnDrift(AbstractDrift):
-    """A user's own module that has the methods of a drift without being an `AbstractDrift`."""
-
-    module: DriftLike
-
-    def __call__(self, t: Time, z: State, u: Inputs, θ: Draw) -> State:
-        return self.module(t, z, u, θ)
-
-    def draw(self, *, key: PRNGKeyArray) -> Draw:
-        return self.module.draw(key=key)
-
-    def median(self) -> Draw:
-        return self.module.median()
-
-    def kl(self) -> Float[Array, ""]:
-        return self.module.kl()

@@ -20,14 +20,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..data.windows import Window
 from ..runtime.small import factor
-from .chain import Information, Matrices, Response, Smoothed, Steps, Vectors, discretise, respond, smooth, symmetric
+from .chain import Information, Matrices, Smoothed, Steps, Vectors, discretise, respond, smooth, symmetric
 from .generative import AbstractGenerative, Draw
 from .posterior import AbstractPosterior, FullMarginal, FullNormal
 from .sde import interpolate_inputs, value_and_jacobian
 
 BROAD = 1.0  # the variance of a state of which nothing is known: that of standardised data
 PASSES = 2
-LONGEST = 0.25  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
+LONGEST = 0.4  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
 MARGIN = 32  # nodes beyond either end of a window: what is remembered across them is little
 
 
@@ -124,11 +124,8 @@ class SmoothedPosterior(AbstractPosterior):
 
     def at_rows(self, row: Int[Array, " rows"]) -> "SmoothedPosterior":
         """With its nodes at those places."""
-        return SmoothedPosterior(
-            *jax.tree.map(lambda leaf: leaf[row], (self.times, self.mean, self.covariance, self.sides)),
-            self.change,
-            jax.tree.map(lambda leaf: leaf[row], self.answer),
-        )
+        change, placed = self.change, jax.tree.map(lambda leaf: leaf[row] if leaf.ndim else leaf, self)
+        return eqx.tree_at(lambda p: p.change, placed, change)
 
 
 def _cubic(a: Array, h: Array, begin: Array, end: Array, begin_slope: Array, end_slope: Array) -> tuple[Array, Array]:
@@ -216,7 +213,7 @@ def over_steps(
     return Ψ + 0.25 * h * (J[:-1] + J[1:]) @ Ψ
 
 
-def answer_of(model: AbstractGenerative, rows: Rows, last: Pass) -> tuple[Answer, Response]:
+def answer_of(model: AbstractGenerative, rows: Rows, last: Pass) -> Answer:
     """How the posterior answers to the drift's coefficients."""
     m = last.m + last.found.e
     F = drift_slopes(model, rows, m)
@@ -226,7 +223,7 @@ def answer_of(model: AbstractGenerative, rows: Rows, last: Pass) -> tuple[Answer
     M, Λ = response.e, last.found.later.Λ
     moving = F + last.J @ M
     after, before = moving + q * (response.η - Λ @ M), moving + q * (response.η - (Λ + last.seen.Λ) @ M)
-    return Answer(M, after, before), response
+    return Answer(M, after, before)
 
 
 class Places(NamedTuple):
@@ -254,11 +251,11 @@ def rows_of(window: Window, count: int) -> tuple[Rows, Places]:
     return rows, Places(row, real, jnp.clip(places - first, 0, count - 1))
 
 
-def smooth_window(
-    model: AbstractGenerative, window: Window, coded: Float[Array, "rows encoding"]
-) -> SmoothedPosterior:
+def smooth_window(model: AbstractGenerative, window: Window, coded: Float[Array, "rows encoding"]) -> SmoothedPosterior:
     """The posterior of a window from what an encoder says of its rows, and how it answers to the drift's coefficients."""
     rows, places = rows_of(window, len(coded))
     posterior, last = smooth_rows(model, rows, coded[places.row, : len(model.initial.mean)])
-    answer, _ = answer_of(model, rows, last)
-    return eqx.tree_at(lambda p: p.answer, posterior, answer, is_leaf=lambda x: x is None).at_rows(places.node)
+    if len(model.drift.coefficients().mean):
+        answer = answer_of(model, rows, last)
+        posterior = eqx.tree_at(lambda p: p.answer, posterior, answer, is_leaf=lambda x: x is None)
+    return posterior.at_rows(places.node)

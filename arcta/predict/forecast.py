@@ -73,8 +73,11 @@ def draw_states(
     """Draws of the states at some times, each time on its own, and with each one of the parameters."""
     state_key, draw_key = jax.random.split(key)
     mean = known.normal.mean
-    noise, draws = jax.random.normal(state_key, (num_samples, *mean.shape), mean.dtype), model.draws(num_samples, key=draw_key)
-    away = jax.vmap(model.drift.coefficients_of)(draws.drift) - model.drift.coefficients().mean
+    noise, draws = (
+        jax.random.normal(state_key, (num_samples, *mean.shape), mean.dtype),
+        model.draws(num_samples, key=draw_key),
+    )
+    away = jax.vmap(model.drift.coefficients_of, axis_size=num_samples)(draws.drift) - model.drift.coefficients().mean
     return known.states(noise, away), draws
 
 

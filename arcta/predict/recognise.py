@@ -103,7 +103,7 @@ def _refine(
     normal = jax.vmap(lambda t: found(t).normal)(times)
     if not respond:
         return Recognised(normal), found.change[-1]
-    found = eqx.tree_at(lambda p: p.answer, found, answer_of(model, rows, last)[0], is_leaf=lambda x: x is None)
+    found = eqx.tree_at(lambda p: p.answer, found, answer_of(model, rows, last), is_leaf=lambda x: x is None)
     return Recognised(normal, jax.vmap(found.answer_at)(times)), found.change[-1]
 
 

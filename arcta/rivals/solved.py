@@ -21,8 +21,8 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
 from ..data.windows import Window
 from ..parts.decoders import AbstractDecoder
 from ..parts.diffusion import AbstractDiffusion
-from ..parts.likelihoods import AbstractLikelihood
 from ..parts.generative import AbstractGenerative, Draw
+from ..parts.likelihoods import AbstractLikelihood
 from ..parts.networks import MLP
 from ..parts.posterior import AbstractGaussian, DiagonalNormal
 from ..parts.sde import AbstractDrift

@@ -42,13 +42,20 @@ def eigh(matrix: Matrix) -> tuple[Float[Array, " n"], Matrix]:
     return values, vectors
 
 
+def _inverse(matrix: Matrix) -> Matrix:
+    """By cofactors, of one to three rows."""
+    if len(matrix) == 1:
+        return 1 / matrix
+    if len(matrix) == 2:
+        (a, b), (c, d) = matrix
+        return jnp.stack([jnp.stack([d, -b]), jnp.stack([-c, a])]) / (a * d - b * c)
+    x, y, z = matrix
+    columns = jnp.stack([jnp.cross(y, z), jnp.cross(z, x), jnp.cross(x, y)], axis=1)
+    return columns / (x @ columns[:, 0])
+
+
 def combine(P: Matrix, Λ: Matrix) -> Matrix:
-    """(P⁻¹ + Λ)⁻¹ for two symmetric, positive semidefinite matrices, without an inverse of either."""
-    one = jnp.eye(len(P), dtype=P.dtype)
-    if len(P) > 3:  # larger ones compile sooner and run as fast by LAPACK
-        both = jnp.linalg.solve(one + P @ Λ, P)
-        return 0.5 * (both + both.T)
-    G = factor(P)
-    L = factor(one + G.T @ Λ @ G)
-    X = jax.vmap(lambda column: solve_lower(L, column), in_axes=1, out_axes=1)(G.T)
-    return X.T @ X
+    """(P⁻¹ + Λ)⁻¹ = (I + P Λ)⁻¹ P for two symmetric, positive semidefinite matrices, without an inverse of either."""
+    whole = jnp.eye(len(P), dtype=P.dtype) + P @ Λ
+    both = _inverse(whole) @ P if len(P) <= 3 else jnp.linalg.solve(whole, P)
+    return 0.5 * (both + both.T)

@@ -24,9 +24,7 @@ def _total(stacked: Array) -> Array:
     return jnp.sum(stacked, axis=0)
 
 
-def sum_over(
-    function: Callable[[M, Item], tuple[Array, R]], model: M, items: Item
-) -> tuple[Float[Array, ""], R]:
+def sum_over(function: Callable[[M, Item], tuple[Array, R]], model: M, items: Item) -> tuple[Float[Array, ""], R]:
     """Σ_j function(model, items_j), of a number to differentiate by the model and of arrays that are only reported.
 
     The items are stacked along the first axes of the leaves of `items`.

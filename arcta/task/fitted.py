@@ -19,8 +19,9 @@ from ..model.reading import DataLayout, Reading
 from ..model.spec import LatentSDE
 from ..parts.decoders import AbstractDecoder
 from ..parts.model import Model
+from ..parts.physics import DriftLike
 from ..parts.prior import Parameter
-from ..parts.sde import DriftFunction, DriftLike
+from ..parts.sde import DriftFunction
 from ..predict.forecast import Sampling, sample
 from ..predict.prediction import Prediction
 from ..predict.smooth import smooth

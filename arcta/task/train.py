@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+from ..bound.closed import ClosedForms
 from ..bound.elbo import drift_evaluations
 from ..bound.objective import Objective, joins
 from ..data.batches import AbstractBatches, Slots, observed_entries
@@ -124,12 +125,12 @@ def _measure(task: Task, prepared: Prepared) -> Callable[[PyTree, int], Row]:
         jax.tree.map(lambda leaf, at=at: jax.device_put(np.asarray(leaf)[at]), windows) for at in (some, some + 1)
     )
     meet = jax.device_put(np.ones(len(some), bool))
-    weight = jax.jit(cast(Objective, prepared.objective).weight)
+    weight = jax.jit(cast("Objective | ClosedForms", prepared.objective).weight)
     batch = min(training.batch_size, len(windows.first))
 
     def measure(stacked: PyTree, step: int) -> Row:
         model = task.pick(stacked, 0)
-        values, derivatives = drift_evaluations(model, training.num_draws, training.num_times)
+        values, derivatives = drift_evaluations(model, training.num_draws, training.num_times, windows.times.shape[1])
         row: Row = {
             "kl_weight": float(weight(np.int32(step - 1))),
             "drift_evaluations": values * batch * step,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -49,7 +49,7 @@ def member(tree: T, index: int | np.ndarray) -> T:
 
 
 @compile_lightly
-def _advance(loss: Objective, training: Optimised, state: State, data: PyTree, stop: Int[Array, ""]) -> Advance:
+def _advance(loss: Loss, training: Optimised, state: State, data: PyTree, stop: Int[Array, ""]) -> Advance:
     arrays, static = eqx.partition(state, eqx.is_array)
     axes = eqx.tree_at(lambda s: s.step, jax.tree.map(lambda _: 0, arrays), None)
     # Numbers in which the variants of a sweep differ come as arrays, one for each; all else is the same for all.
@@ -89,18 +89,19 @@ class Members(Group):
         self.devices = list(devices[: len(trainings)]) or jax.devices()[:1]
         self._sent: tuple[PyTree, list[PyTree]] = (None, [])
 
-    def _varied(self, loss: Objective) -> tuple[Objective, Optimised]:
+    def _varied(self, loss: Loss) -> tuple[Loss, Optimised]:
         first = self.trainings[0]
         if all(training == first for training in self.trainings):
             return loss, first
         rates, clips, weights = (
             jnp.asarray([getattr(training, name) for training in self.trainings], float) for name in KNOBS
         )
-        return eqx.tree_at(lambda o: o.kl_weight, loss, weights), Varied(first, rates, clips)
+        varied = eqx.tree_at(lambda o: o.kl_weight, loss, weights) if isinstance(loss, Objective) else loss
+        return varied, Varied(first, rates, clips)
 
     def advance(self, loss: Loss, training: Training, state: State, data: PyTree, stop: Array) -> Advance:
         """As `train.advance`, for all members; terms are the members' means, and the last ones those of the first that failed."""
-        varied, optimised = self._varied(cast(Objective, loss))
+        varied, optimised = self._varied(loss)
         arrays, means, last = self._run(varied, optimised, state, data, stop)
         steps = np.asarray(arrays.step)
         reached = jnp.asarray(steps.min(), jnp.int32)
@@ -123,7 +124,7 @@ class Members(Group):
             self._sent = data, [jax.device_put(data, device) for device in self.devices]
         return self._sent[1]
 
-    def _run(self, loss: Objective, training: Optimised, state: State, data: PyTree, stop: Array) -> Advance:
+    def _run(self, loss: Loss, training: Optimised, state: State, data: PyTree, stop: Array) -> Advance:
         count, cpu, copies = len(state.key), jax.default_backend() == "cpu", self._copies(data)
         shares = list(range(count)) if cpu else np.array_split(np.arange(count), len(self.devices))
         whole = (state.model, state.optimiser, state.memory)

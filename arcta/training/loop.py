@@ -15,7 +15,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -38,11 +38,11 @@ Stopped = Literal["finished", "early", "interrupted"]
 
 @runtime_checkable
 class Loss(Protocol):
-    """What is minimised; compared by value, so that equal losses share one compilation."""
+    """What is minimised, and its terms; compared by value, so that equal losses share one compilation."""
 
     def __call__(
         self, model: PyTree, data: PyTree, step: Int[Array, ""], /, *, key: PRNGKeyArray
-    ) -> tuple[Float[Array, ""], Terms]: ...
+    ) -> tuple[Float[Array, ""], PyTree]: ...
 
 
 @runtime_checkable
@@ -57,6 +57,10 @@ class Settling(Protocol):
     """A loss beside which some parts move by closed forms. It returns `(scalar, (terms, seen))`; the optimiser takes its step, then
     `settle` moves the model by what was seen and by what is remembered of earlier steps."""
 
+    def __call__(
+        self, model: PyTree, data: PyTree, step: Int[Array, ""], /, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], PyTree]: ...
+
     def remember(self, model: PyTree, /) -> PyTree:
         """What is remembered before the first step."""
 
@@ -64,6 +68,7 @@ class Settling(Protocol):
         self, before: PyTree, model: PyTree, memory: PyTree, seen: PyTree, step: Int[Array, ""], /
     ) -> tuple[PyTree, PyTree]:
         """The model moved, from before the optimiser's step and after it, and what is remembered now."""
+        ...
 
     def finish(self, model: PyTree, memory: PyTree, /) -> PyTree:
         """The model as it is used."""
@@ -154,20 +159,20 @@ def take_steps(
 
     **Returns:** the state, the mean of each term over the steps taken, and the terms of the last step tried.
     """
-    optimiser, settling = training.optimiser(), isinstance(loss, Settling)
+    optimiser, settling = training.optimiser(), loss if isinstance(loss, Settling) else None
     weights, static = _trained(state.model)
     flat, unravel = ravel_pytree(weights)  # Adam on one vector is a handful of kernels, on the tree hundreds
 
     def value(flat: Array, step: Array) -> tuple[Array, tuple[Terms, PyTree]]:
         key = jax.random.fold_in(state.key, step)
         total, told = loss(eqx.combine(unravel(flat), static), data, step, key=key)
-        return total, told if settling else (told, ())
+        return total, (told, ()) if settling is None else told
 
     def settle(before: Array, after: Array, memory: PyTree, seen: PyTree, step: Array) -> tuple[Array, PyTree]:
-        if not settling:
+        if settling is None:
             return after, memory
-        models = (eqx.combine(unravel(flat), static) for flat in (before, after))
-        model, memory = loss.settle(*models, memory, seen, step)
+        old, new = (eqx.combine(unravel(flat), static) for flat in (before, after))
+        model, memory = settling.settle(old, new, memory, seen, step)
         return ravel_pytree(_trained(model)[0])[0], memory
 
     slope_of = jax.jit(jax.value_and_grad(value, has_aux=True))  # jit: traced once, for its shapes and in the loop
@@ -178,7 +183,7 @@ def take_steps(
         terms = {**terms, "loss": total, "gradient_norm": optax.tree.norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
-        new_flat, new_memory = settle(flat, optax.apply_updates(flat, updates), memory, seen, step)
+        new_flat, new_memory = settle(flat, cast(Array, optax.apply_updates(flat, updates)), memory, seen, step)
         new = (new_flat, new_moments, new_memory, step + 1, jax.tree.map(jnp.add, sums, terms))
         return (*jax.lax.cond(finite, lambda: new, lambda: (flat, moments, memory, step, sums)), terms, finite)
 
@@ -190,7 +195,7 @@ def take_steps(
     taken = jnp.maximum(step - state.step, 1)
     means = jax.tree.map(lambda total: total / taken, sums)
     model = eqx.combine(unravel(flat), static)
-    model = loss.finish(model, memory) if settling else model
+    model = model if settling is None else settling.finish(model, memory)
     return State(model, moments, step, state.key, memory), means, last
 
 
