@@ -298,7 +298,7 @@ def test_other_configurations_train_and_load(options, tmp_path):
 
 def test_join_penalty_draws_the_windows_together():
     train, _ = arcta.split(arcta.datasets.lotka_volterra(seed=2, duration=20.0), at=0.9)
-    spec = dataclasses.replace(TINY, decoder="identity", noise=0.01)
+    spec = dataclasses.replace(TINY, decoder="identity", noise=0.01, posterior="amortised")
     jumps = []
     for penalty in (0.0, 30.0):
         settings = arcta.Training(steps=300, num_draws=1, num_times=4, join_penalty=penalty)

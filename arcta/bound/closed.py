@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..data.batches import AbstractBatches
 from ..data.windows import Window
-from ..parts.chain import expect, information
+from ..parts.chain import information, respond
 from ..parts.decoders import decode_draws
 from ..parts.model import Model
 from ..parts.posterior import imitation
@@ -39,6 +39,7 @@ from .quadrature import stratified
 
 SHARE = 0.5  # of the way to a closed form, at a step
 HOLD = 0.03  # of the curvature at a fixed path: keeps what is not determined, the scale of a hidden axis for one, from wandering
+DOUBT = 0.003  # of the same: what a window says nothing of is not drawn at random
 EARLY = 20  # steps over which the share rises
 FAR = 10.0  # standard deviations by which the last pass may move a state; a window where it does teaches nothing
 LONG = (6, 64)  # the fewest and the most steps to average over; in between, a sweep of the windows
@@ -50,11 +51,14 @@ COLUMNS = (
 
 
 class Drive(NamedTuple):
-    """What windows say of the drift's coefficients: I, η, and the curvature at a fixed path."""
+    """What windows say of the drift's coefficients: I, η, and the curvature at a fixed path; and what the doubt about them adds to
+    ∫E a² and to E (x − output)²."""
 
     information: Float[Array, "coefficients coefficients"]
     pull: Float[Array, " coefficients"]
     hold: Float[Array, "coefficients coefficients"]
+    misfit: Float[Array, " latent"]
+    errors: Float[Array, " channels"]
 
 
 class Sums(NamedTuple):
@@ -152,18 +156,27 @@ def _path(model: Model, window: Window, smooth: Smooth, num_draws: int, num_time
 
 def _drive(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " coefficients"]) -> Drive:
     """What a window says of the drift's coefficients."""
+    spread = model.drift.factor()
     rows, last = smooth.rows, smooth.last
     F = drift_slopes(model, rows, smooth.posterior.mean)
-    ahead, _ = expect(last.steps, last.seen, last.found.P, over_steps(rows, last.J, F))
+    answer = respond(last.steps, last.seen, last.found, over_steps(rows, last.J, F))
     begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
 
     def inside(x: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(x, begin, count)
 
-    known = information(*jax.tree.map(inside, (ahead, last.seen, last.found.P, smooth.scored)))
+    known = information(*jax.tree.map(inside, (answer.ahead, last.seen, last.found.P, smooth.scored)))
     h = jnp.where(smooth.scored, jnp.diff(rows.times, append=rows.times[-1:]), 0.0)
     q = jax.vmap(lambda t: model.diffusion(t, model.diffusion.median()))(rows.start + rows.times)
-    return Drive(known, known @ model.drift.coefficients().mean + pull, model.drift.gram(F, h[:, None] / q))
+    # Given c the mean is m + M (c − c̄), and its residual moves by q (∂η⁺ − Λ⁺ M).
+    moved = q[..., None] * (answer.η - last.found.later.Λ @ answer.e)
+    misfit = jnp.sum(h[:, None] * jnp.sum((moved @ spread) ** 2, axis=2), axis=0)
+    V = jnp.einsum("nic,njc->nij", answer.e @ spread, answer.e @ spread)
+    _, H, _ = jax.vmap(model.decoder.linearise)(smooth.posterior.mean)
+    seen = rows.mask & smooth.scored[:, None]
+    errors = jnp.sum(jnp.where(seen, jnp.einsum("nci,nij,ncj->nc", H, V, H), 0), axis=0)
+    pulled = known @ model.drift.coefficients().mean + pull
+    return Drive(known, pulled, model.drift.gram(F, h[:, None] / q), misfit, errors)
 
 
 class Fitted(NamedTuple):
@@ -248,6 +261,7 @@ class ClosedForms(eqx.Module):
 
         bound, (terms, sums) = sum_over(of_one, model, (windows, slots.keys(estimate), slots.weights()))
         terms["parameter_kl"] = jax.lax.stop_gradient(model.parameter_kl())
+        terms["settled"] = sums.usable / sums.windows
         return (terms["parameter_kl"] - bound) / data.observed, (terms, sums)
 
     def _window(
@@ -280,10 +294,7 @@ class ClosedForms(eqx.Module):
 
     def remember(self, model: Model) -> Sums:
         """What is known before the first step: nothing."""
-        d, channels = (
-            len(model.initial.mean),
-            jax.eval_shape(lambda: model.decoder.linearise(model.initial.mean)[0]).shape[0],
-        )
+        d, channels = len(model.initial.mean), _num_channels(model)
         zeros = lambda *shape: jnp.zeros(shape)  # noqa: E731
         return Sums(
             _no_drive(model), zeros(d), zeros(d), zeros(channels, d + 1, d + 1), zeros(channels, d + 1),
@@ -331,25 +342,23 @@ class ClosedForms(eqx.Module):
         variance = _variance(model, len(memory.counts))
         decoder = model.decoder.concluded(memory.squares, memory.products, variance, rate)
         counts = jnp.where(variance > 0, memory.counts, 0.0)
-        likelihood = model.likelihood.concluded(memory.errors, counts, rate)
-        misfit, roughness = (jnp.maximum(x, 1e-12) for x in (memory.misfit, memory.roughness))
+        likelihood = model.likelihood.concluded(memory.errors + memory.drift.errors, counts, rate)
+        misfit = jnp.maximum(memory.misfit + memory.drift.misfit, 1e-12)
+        roughness = jnp.maximum(memory.roughness, 1e-12)
         best = jnp.log(2 * jnp.sqrt(misfit / roughness))
         known = 0.5 * jnp.sqrt(misfit * roughness)  # the curvature in log q, there
         diffusion = model.diffusion.approach(best, known, rate, 1 / (1 - OWN))
         return decoder, likelihood, diffusion, model.initial.concluded(*memory.starts)
 
-    def finish(self, model: Model, memory: Sums) -> Model:
-        """The model with the joint posterior of the drift's coefficients."""
-        c = model.drift.coefficients()
-        if len(c.mean) == 0:
-            return model
-        root, scale = _root(memory.drift.information + jnp.diag(c.prior_precision))
-        return eqx.tree_at(lambda m: m.drift, model, model.drift.joined(_inverse_root(root, scale).T))
-
 
 def _no_drive(model: Model) -> Drive:
-    size = len(model.drift.coefficients().mean)
-    return Drive(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, size)))
+    size, latent = len(model.drift.coefficients().mean), len(model.initial.mean)
+    none = jnp.zeros((size, size))
+    return Drive(none, jnp.zeros(size), none, jnp.zeros(latent), jnp.zeros(_num_channels(model)))
+
+
+def _num_channels(model: Model) -> int:
+    return jax.eval_shape(lambda: model.decoder.linearise(model.initial.mean)[0]).shape[0]
 
 
 def _root(precision: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
@@ -371,5 +380,6 @@ def _solve(drift: AbstractDrift, seen: Drive, rate: Float[Array, ""]) -> Abstrac
     root, scale = _root(precision + hold)
     wanted = seen.pull + c.prior_precision * c.prior_mean + hold @ c.mean
     best = scale * jax.scipy.linalg.cho_solve((root, True), scale * wanted)
-    std = jnp.sqrt(jnp.sum(_inverse_root(*_root(precision)) ** 2, axis=0))
-    return drift.concluded(c.mean + rate * (best - c.mean), std, 0.2 * rate)
+    spread = _inverse_root(*_root(precision + DOUBT * seen.hold)).T
+    std = jnp.sqrt(jnp.sum(spread**2, axis=1))
+    return drift.concluded(c.mean + rate * (best - c.mean), std, 0.2 * rate).joined(spread)

@@ -80,6 +80,9 @@ class ParametricDrift(AbstractDrift):
     def joined(self, factor: Float[Array, "coefficients coefficients"]) -> "ParametricDrift":
         return eqx.tree_at(lambda d: d.joint, self, Held(factor), is_leaf=lambda x: x is None)
 
+    def factor(self) -> Float[Array, "coefficients coefficients"]:
+        return AbstractDrift.factor(self) if self.joint is None else self.joint.value
+
     def draw(self, *, key: PRNGKeyArray) -> Draw:
         if self.joint is not None:
             return self.at_coefficients(self.coefficients().mean + depart(self.joint, key))

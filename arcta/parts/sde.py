@@ -101,6 +101,10 @@ class AbstractDrift(AbstractPart):
         """With draws c̄ + Λ ε."""
         return self
 
+    def factor(self) -> Float[Array, "coefficients coefficients"]:
+        """That Λ, if there is one."""
+        return jnp.zeros((len(self.coefficients().mean),) * 2)
+
     def slope(self, t: Time, z: State, u: Inputs) -> Float[Array, "latent coefficients"]:
         """F = ∂f/∂c at c̄."""
         return jax.jacfwd(lambda c: self(t, z, u, self.at_coefficients(c)))(self.coefficients().mean)
@@ -252,6 +256,9 @@ class NeuralDrift(AbstractDrift):
 
     def joined(self, factor: Float[Array, "coefficients coefficients"]) -> "NeuralDrift":
         return eqx.tree_at(lambda d: d.joint, self, Held(factor), is_leaf=lambda x: x is None)
+
+    def factor(self) -> Float[Array, "coefficients coefficients"]:
+        return AbstractDrift.factor(self) if self.joint is None else self.joint.value
 
     def _features(self, t: Time, z: State, u: Inputs) -> Float[Array, " features"]:
         y = _seen(t, z, u, self.span)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
@@ -18,6 +19,7 @@ from ..model.build import build
 from ..model.reading import DataLayout, Reading, has_whole_rows, read_data
 from ..model.spec import LatentSDE
 from ..training.ensemble import KNOBS
+from ..training.loop import Group, TrainingDiverged
 from ..training.parallel import Devices
 from ..training.parallel import devices as devices_of
 from ..training.settings import Training
@@ -70,6 +72,29 @@ def _check(training: Training, store: Store | None, holdout: float, ensemble: in
         devices.check(training.batch_size)
         if training.join_penalty:
             raise ValueError("join_penalty needs neighbouring windows on one device; leave it, or devices=, out.")
+
+
+def _with_posterior(model: LatentSDE, training: Training) -> LatentSDE:
+    """The configuration with a posterior that goes with the training: closed forms are those of the bound itself."""
+    bent = training.kl_weight != 1 or training.join_penalty > 0
+    if bent and model.posterior == "smoother":
+        raise ValueError(
+            "posterior='smoother' learns by closed forms of the bound itself; got another kl_weight than 1, or a join_penalty. Leave "
+            "them out, or use posterior='amortised'."
+        )
+    return dataclasses.replace(model, posterior="amortised") if bent and model.posterior == "auto" else model
+
+
+def _train(task: Task, *, out: str | Path | None, resume: bool, progress: bool) -> tuple[Fit, Group]:
+    """Train the task's models; those that may choose their posterior, with the encoder's if the smoother's does not hold."""
+    try:
+        return train_task(task, out=out, resume=resume, progress=progress)
+    except TrainingDiverged as failure:
+        if any(model.posterior != "auto" for model in task.models) or task.read[0].frame_shape:
+            raise
+        warnings.warn(f"{failure} Trained anew with posterior='amortised'.", stacklevel=4)
+    plain = [dataclasses.replace(model, posterior="amortised") for model in task.models]
+    return train_task(dataclasses.replace(task, models=plain), out=out, progress=progress)
 
 
 def _read(
@@ -133,6 +158,7 @@ def fit(
         raise ValueError("resume=True needs out=, the folder of the run to continue. Pass out='run/'.")
     store, found = data if isinstance(data, Store) else None, None if devices is None else devices_of(devices)
     _check(training, store, holdout, ensemble, found)
+    model = _with_posterior(model, training)
     whole = data.sample() if isinstance(data, Store) else as_list(data)
     series, cuts = hold_out(whole, holdout)
     held = [] if validation is None else as_list(validation)
@@ -143,7 +169,7 @@ def fit(
         read=_read(model, store, whole, series, held), held_out=held, store=store, devices=found,
         about={"seed": key if isinstance(key, int) else None, **rows, **(about or {})},
     )  # fmt: skip
-    fitted, _ = train_task(task, out=out, resume=resume, progress=progress)
+    fitted, _ = _train(task, out=out, resume=resume, progress=progress)
     if out is not None and task.lead:
         fitted.save(out)
     return cast(F, fitted)
@@ -187,6 +213,7 @@ def sweep(
     """
     if not variants:
         raise ValueError("a sweep needs at least one variant: {'name': (LatentSDE(…), Training(…))}.")
+    variants = {name: (_with_posterior(spec, training), training) for name, (spec, training) in variants.items()}
     whole = as_list(data)
     series, cuts = hold_out(whole, holdout)
     read = {name: read_data(spec, series) for name, (spec, _) in variants.items()}
@@ -197,7 +224,7 @@ def sweep(
             models=models, trainings=trainings, keys=[as_key(key)] * len(names), whole=whole, series=series,
             cuts=cuts, read=read[names[0]], about={"sweep": names},
         )  # fmt: skip
-        together, group = train_task(task, progress=progress)
+        together, group = _train(task, out=None, resume=False, progress=progress)
         histories = group.histories(together.history)
         for name, *own in zip(names, models, trainings, together.members, histories, strict=True):
             spec, training, model, history = own

@@ -70,9 +70,6 @@ class Settling(Protocol):
         """The model moved, from before the optimiser's step and after it, and what is remembered now."""
         ...
 
-    def finish(self, model: PyTree, memory: PyTree, /) -> PyTree:
-        """The model as it is used."""
-
 
 class State(eqx.Module):
     """All that the next step depends on."""
@@ -160,43 +157,49 @@ def take_steps(
     **Returns:** the state, the mean of each term over the steps taken, and the terms of the last step tried.
     """
     optimiser, settling = training.optimiser(), loss if isinstance(loss, Settling) else None
-    weights, static = _trained(state.model)
+    weights, rest = _trained(state.model)
+    held, static = eqx.partition(rest, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(weights)  # Adam on one vector is a handful of kernels, on the tree hundreds
 
-    def value(flat: Array, step: Array) -> tuple[Array, tuple[Terms, PyTree]]:
+    def whole(flat: Array, held: PyTree) -> PyTree:
+        return eqx.combine(unravel(flat), held, static)
+
+    def value(flat: Array, held: PyTree, step: Array) -> tuple[Array, tuple[Terms, PyTree]]:
         key = jax.random.fold_in(state.key, step)
-        total, told = loss(eqx.combine(unravel(flat), static), data, step, key=key)
+        total, told = loss(whole(flat, held), data, step, key=key)
         return total, (told, ()) if settling is None else told
 
-    def settle(before: Array, after: Array, memory: PyTree, seen: PyTree, step: Array) -> tuple[Array, PyTree]:
+    def settle(
+        before: Array, after: Array, held: PyTree, memory: PyTree, seen: PyTree, step: Array
+    ) -> tuple[PyTree, ...]:
         if settling is None:
-            return after, memory
-        old, new = (eqx.combine(unravel(flat), static) for flat in (before, after))
-        model, memory = settling.settle(old, new, memory, seen, step)
-        return ravel_pytree(_trained(model)[0])[0], memory
+            return after, held, memory
+        model, memory = settling.settle(whole(before, held), whole(after, held), memory, seen, step)
+        weights, rest = _trained(model)
+        return ravel_pytree(weights)[0], eqx.filter(rest, eqx.is_inexact_array), memory
 
     slope_of = jax.jit(jax.value_and_grad(value, has_aux=True))  # jit: traced once, for its shapes and in the loop
 
     def body(carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
-        flat, moments, memory, step, sums, _, _ = carry
-        (total, (terms, seen)), slope = average(slope_of(flat, step))
+        flat, held, moments, memory, step, sums, _, _ = carry
+        (total, (terms, seen)), slope = average(slope_of(flat, held, step))
         terms = {**terms, "loss": total, "gradient_norm": optax.tree.norm(slope)}
         finite = jnp.all(jnp.isfinite(jnp.stack(list(terms.values()))))
         updates, new_moments = optimiser.update(slope, moments, flat)
-        new_flat, new_memory = settle(flat, cast(Array, optax.apply_updates(flat, updates)), memory, seen, step)
-        new = (new_flat, new_moments, new_memory, step + 1, jax.tree.map(jnp.add, sums, terms))
-        return (*jax.lax.cond(finite, lambda: new, lambda: (flat, moments, memory, step, sums)), terms, finite)
+        after = cast(Array, optax.apply_updates(flat, updates))
+        new_flat, new_held, new_memory = settle(flat, after, held, memory, seen, step)
+        new = (new_flat, new_held, new_moments, new_memory, step + 1, jax.tree.map(jnp.add, sums, terms))
+        return (*jax.lax.cond(finite, lambda: new, lambda: (flat, held, moments, memory, step, sums)), terms, finite)
 
-    (total, (terms, _)), _ = jax.eval_shape(slope_of, flat, state.step)
+    (total, (terms, _)), _ = jax.eval_shape(slope_of, flat, held, state.step)
     terms = {**terms, "loss": total, "gradient_norm": total}
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), terms)
-    carry = (flat, state.optimiser, state.memory, state.step, zeros, zeros, jnp.array(True))
-    flat, moments, memory, step, sums, last, _ = jax.lax.while_loop(lambda c: (c[3] < stop) & c[6], body, carry)
+    carry = (flat, held, state.optimiser, state.memory, state.step, zeros, zeros, jnp.array(True))
+    carry = jax.lax.while_loop(lambda c: (c[4] < stop) & c[7], body, carry)
+    flat, held, moments, memory, step, sums, last, _ = carry
     taken = jnp.maximum(step - state.step, 1)
     means = jax.tree.map(lambda total: total / taken, sums)
-    model = eqx.combine(unravel(flat), static)
-    model = model if settling is None else settling.finish(model, memory)
-    return State(model, moments, step, state.key, memory), means, last
+    return State(whole(flat, held), moments, step, state.key, memory), means, last
 
 
 def advance(loss: Loss, training: Optimised, state: State, data: PyTree, stop: Int[ArrayLike, ""]) -> Advance:
