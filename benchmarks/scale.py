@@ -82,7 +82,9 @@ def fed(path: Path) -> Callable[[int], None]:
     from arcta.training.loop import advance
     from arcta.training.prepare import Recipe, prepare
 
-    spec = arcta.LatentSDE(encoder="window", latent_size=2, decoder="linear", partition_size=128, lookahead=2)
+    spec = arcta.LatentSDE(
+        posterior="amortised", encoder="window", latent_size=2, decoder="linear", partition_size=128, lookahead=2
+    )
     data = arcta.store(path, step=0.1)
     training = arcta.Training(steps=10**6, num_draws=4, num_times=16)
     ready = prepare(spec, data.sample(), training, key=jax.random.key(0), recipe=Recipe(warm=False))
@@ -141,7 +143,9 @@ def stiffness_child(repeats: str) -> None:
         def drift(t: Any, z: Any, p: Any, u: Any, factor: float = float(factor)) -> Any:
             return [factor * z[0] * (1 - z[1]), -factor * z[1] * (1 - z[0])]
 
-        spec = arcta.LatentSDE(decoder="identity", encoder="window", lookahead=0, drift=drift, partition_size=128)
+        spec = arcta.LatentSDE(
+            posterior="amortised", decoder="identity", encoder="window", lookahead=0, drift=drift, partition_size=128
+        )
         ready = prepare(spec, data, training, key=jax.random.key(0), recipe=Recipe(warm=False))
         objective, windows, holder = ready.objective, ready.data, [ready.state]
 
@@ -165,7 +169,7 @@ def processes_child(repeats: str, decoded: str) -> None:
 
     run_as_batch_work()
     parallel.connect()
-    spec = arcta.LatentSDE(
+    spec = arcta.LatentSDE(posterior="amortised",
         latent_size=6, encoder="window", decoder="mlp", lookahead=2, partition_size=298, encoder_sizes=(30, 30, 15),
         decoder_sizes=(15, 30, 30), drift="plain", drift_sizes=(30,), kernel_sizes=(32,), activation="tanh", rotation=False,
     )  # fmt: skip
@@ -294,6 +298,7 @@ def forecast_child(repeats: str) -> None:
     count, steps, h = 1000, 1000, 0.01
     torch.set_num_threads(1)
     spec = arcta.LatentSDE(
+        posterior="amortised",
         latent_size=2,
         decoder="linear",
         encoder="window",

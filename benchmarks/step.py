@@ -64,11 +64,11 @@ from arcta.training.prepare import Recipe, prepare  # noqa: E402
 torch.set_num_threads(1)
 STUDIES = Path(__file__).parents[1] / "studies"
 Run = Callable[[int], None]
-MOCAP = arcta.LatentSDE(
+MOCAP = arcta.LatentSDE(posterior="amortised",
     latent_size=6, encoder="window", decoder="mlp", lookahead=2, partition_size=298, encoder_sizes=(30, 30, 15),
     decoder_sizes=(15, 30, 30), drift="plain", drift_sizes=(30,), kernel_sizes=(32,), activation="tanh", rotation=False,
 )  # fmt: skip
-PREY = arcta.LatentSDE(
+PREY = arcta.LatentSDE(posterior="amortised",
     decoder="identity", encoder="window", noise=0.01, lookahead=0, partition_size=256, encoder_sizes=(32, 32), drift="plain",
     drift_sizes=(64, 64, 64), kernel_sizes=(32, 32), activation="relu", rotation=False,
 )  # fmt: skip
@@ -238,7 +238,7 @@ def cases() -> dict[str, dict[str, Callable[[], Run]]]:
     lorenz, video = (runpy.run_path(str(STUDIES / f"{name}.py")) for name in ("lorenz", "video"))
     chaos = waves(1, 2000, 3)
     start_at = {name: arcta.LogNormal(1.0, 1.0) for name in ("sigma", "rho", "beta")}
-    chaotic = arcta.LatentSDE(
+    chaotic = arcta.LatentSDE(posterior="amortised",
         decoder="identity", encoder="window", lookahead=0, noise=1.0, drift=lorenz["field"], parameters=start_at,
         partition_size=128, activation="relu", kernel_sizes=(32,),
     )  # fmt: skip

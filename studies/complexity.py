@@ -109,6 +109,7 @@ def ours(study: Study, sweep: str) -> dict[str, Any]:
             parameters=parameters(kappa),
             partition_size=64,
             kernel_sizes=(32, 32),
+            posterior="amortised",
         )
         found = prepare(spec, series, TRAINING, key=jax.random.key(0), recipe=Recipe(warm=False))
         windows = found.data

@@ -58,17 +58,19 @@ def measure(training: arcta.Training, origins: int, family: str, sampling: str, 
     smooth = fit.smooth(train)
     truth = data.truth[np.searchsorted(series.times, smooth.times)]
     low, high = (smooth.quantile(p, noise=False) for p in (0.05, 0.95))
-    covered, clean = [], []
+    covered, halves, clean = [], [], []
     for k, origin in enumerate(np.linspace(data.cut, series.times[-1] - data.horizon, origins)):
         rows = (series.times > origin) & (series.times <= origin + data.horizon)
         ahead = fit.forecast(series.times[rows], given=series.at_rows(series.times <= origin), key=k)
-        inside = (ahead.quantile(0.05) <= series.values[rows]) & (series.values[rows] <= ahead.quantile(0.95))
-        covered.append(inside[series.mask[rows]])
+        for found, low_level in ((covered, 0.05), (halves, 0.25)):
+            bottom, top = ahead.quantile(low_level), ahead.quantile(1 - low_level)
+            found.append(((bottom <= series.values[rows]) & (series.values[rows] <= top))[series.mask[rows]])
         under, over = (ahead.quantile(p, noise=False) for p in (0.05, 0.95))
         clean.append(((under <= data.truth[rows]) & (data.truth[rows] <= over)).ravel())
     rolled = arcta.backtest(fit, series, horizon=data.horizon, start=data.cut, num_origins=origins)
     return {
         "coverage_90": float(np.mean(np.concatenate(covered))),
+        "coverage_50": float(np.mean(np.concatenate(halves))),
         "clean_coverage_90": float(np.mean(np.concatenate(clean))),
         "smooth_rmse": float(np.sqrt(np.mean((smooth.mean - truth) ** 2))),
         "smooth_coverage_90": float(np.mean((low <= truth) & (truth <= high))),
@@ -80,6 +82,7 @@ def measure(training: arcta.Training, origins: int, family: str, sampling: str, 
         "mean_rmse": float(rolled.table.loc["training mean", "rmse"]),
         "methods": rolled.table["rmse"].to_dict(),
         "latent_size": fit.reading.latent_size,
+        "join_kl": next((row["join_kl_mean"] for row in reversed(fit.history) if "join_kl_mean" in row), 0.0),
         "seconds": seconds,
     }
 
@@ -101,12 +104,14 @@ def by_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         table.append(
             {
                 "family": family,
+                "coverage_50": mean("coverage_50"),
                 "coverage_90": mean("coverage_90"),
                 "clean_coverage_90": mean("clean_coverage_90"),
                 "smooth/noise": ratio("smooth_rmse", "noise"),
                 "smooth/kalman": ratio("smooth_rmse", "kalman_rmse"),
                 "forecast/naive": ratio("forecast_rmse", "best_naive_rmse"),
                 "forecast/mean": ratio("forecast_rmse", "mean_rmse"),
+                "join": mean("join_kl"),
                 "seconds": mean("seconds"),
             }
         )

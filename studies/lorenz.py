@@ -109,6 +109,7 @@ def specification(guess: dict[str, float], encoder: str = "window") -> arcta.Lat
         lengthscale=4.5,
         interpolation_noise=1e-5,
         diffusion_start=1e-3,
+        posterior="amortised",
     )
 
 

@@ -34,6 +34,7 @@ PAPER = arcta.LatentSDE(
     diffusion_start=1e-5,
     diffusion_prior=(1.0, 1.0),
     rotation=False,
+    posterior="amortised",
 )
 OURS = dataclasses.replace(demo.MODEL, activation="relu")
 EVERY: dict[str, Any] = {"log_every": 50, "validate_every": 50}

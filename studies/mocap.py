@@ -115,7 +115,7 @@ def train(
     if quick:
         training = {**training, "steps": 20, "log_every": 20}
     cut = [item.at_rows(slice(0, frames)) for item in data]
-    spec = arcta.LatentSDE(**model)
+    spec = arcta.LatentSDE(**model, posterior="amortised")
     return arcta.fit(spec, cut, key=seed, training=arcta.Training(**training), progress=False)
 
 

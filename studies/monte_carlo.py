@@ -39,6 +39,7 @@ MODEL = arcta.LatentSDE(
     interpolation_noise=1e-5,
     diffusion_start=1e-5,
     diffusion_prior=(1.0, 1.0),
+    posterior="amortised",
 )
 TRAINING = arcta.Training(
     steps=4000, num_draws=1, learning_rate=1e-3, schedule="exponential", kl_ramp=0.25, log_every=200, validate_every=200

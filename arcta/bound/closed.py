@@ -67,6 +67,7 @@ class Sums(NamedTuple):
     drift: Drive
     misfit: Float[Array, " latent"]
     roughness: Float[Array, " latent"]
+    log_q: Float[Array, " latent"]
     squares: Float[Array, "channels latent_and_1 latent_and_1"]
     products: Float[Array, "channels latent_and_1"]
     errors: Float[Array, " channels"]
@@ -155,28 +156,35 @@ def _path(model: Model, window: Window, smooth: Smooth, num_draws: int, num_time
 
 
 def _drive(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " coefficients"]) -> Drive:
-    """What a window says of the drift's coefficients."""
-    spread = model.drift.factor()
-    rows, last = smooth.rows, smooth.last
-    F = drift_slopes(model, rows, smooth.posterior.mean)
-    answer = respond(last.steps, last.seen, last.found, over_steps(rows, last.J, F))
+    """What a window says of the drift's coefficients, and what the doubt about them adds."""
+    drift, level = model.drift, model.diffusion.median()
+    slopes = drift_slopes(model, smooth.rows, smooth.posterior.mean)
+    answer = respond(
+        smooth.last.steps, smooth.last.seen, smooth.last.found, over_steps(smooth.rows, smooth.last.J, slopes)
+    )
     begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
 
     def inside(x: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(x, begin, count)
 
-    known = information(*jax.tree.map(inside, (answer.ahead, last.seen, last.found.P, smooth.scored)))
-    h = jnp.where(smooth.scored, jnp.diff(rows.times, append=rows.times[-1:]), 0.0)
-    q = jax.vmap(lambda t: model.diffusion(t, model.diffusion.median()))(rows.start + rows.times)
+    times, mask, m = (inside(x) for x in (smooth.rows.times, smooth.rows.mask, smooth.posterior.mean))
+    F, scored = inside(slopes), inside(smooth.scored)
+    answer, seen, found = jax.tree.map(inside, (answer, smooth.last.seen, smooth.last.found))
+    h = jnp.where(scored, jnp.diff(times, append=times[-1:]), 0.0)
+    q = jax.vmap(lambda t: model.diffusion(t, level))(smooth.rows.start + times)
+    known = information(answer.ahead, seen, found.P, scored)
     # Given c the mean is m + M (c − c̄), and its residual moves by q (∂η⁺ − Λ⁺ M).
-    moved = q[..., None] * (answer.η - last.found.later.Λ @ answer.e)
-    misfit = jnp.sum(h[:, None] * jnp.sum((moved @ spread) ** 2, axis=2), axis=0)
-    V = jnp.einsum("nic,njc->nij", answer.e @ spread, answer.e @ spread)
-    _, H, _ = jax.vmap(model.decoder.linearise)(smooth.posterior.mean)
-    seen = rows.mask & smooth.scored[:, None]
-    errors = jnp.sum(jnp.where(seen, jnp.einsum("nci,nij,ncj->nc", H, V, H), 0), axis=0)
-    pulled = known @ model.drift.coefficients().mean + pull
-    return Drive(known, pulled, model.drift.gram(F, h[:, None] / q), misfit, errors)
+    moved = q[..., None] * (answer.η - found.later.Λ @ answer.e)
+    state, residual = (x @ drift.factor() for x in (answer.e, moved))
+    _, H, _ = jax.vmap(model.decoder.linearise)(m)
+    errors = jnp.sum(jnp.einsum("nci,nip->ncp", H, state) ** 2, axis=2) * (mask & scored[:, None])
+    return Drive(
+        information=known,
+        pull=known @ drift.coefficients().mean + pull,
+        hold=drift.gram(F, h[:, None] / q),
+        misfit=jnp.einsum("n,ni->i", h, jnp.sum(residual**2, axis=2) * level / q),
+        errors=jnp.sum(errors, axis=0),
+    )
 
 
 class Fitted(NamedTuple):
@@ -284,7 +292,8 @@ class ClosedForms(eqx.Module):
         if len(path.pull):
             drive = jax.lax.cond(due, lambda: _drive(fixed, window, smooth, path.pull), lambda: drive)
         starts = (one, one * start.mean, one * (start.mean**2 + variance[0]))
-        sums = Sums(drive, path.misfit, path.roughness, *fitted[1:], starts, jnp.ones(()), jnp.ones(()))
+        log_q = jnp.log(fixed.diffusion.median())
+        sums = Sums(drive, path.misfit, path.roughness, log_q, *fitted[1:], starts, jnp.ones(()), jnp.ones(()))
         used = jnp.where(smooth.usable, scale, 0.0)
         terms = {"log_likelihood": fitted.log_likelihood, "path_kl": path.kl, "initial_kl": initial_kl}
         # The encoder's term is there for its gradient; the value is that of the bound.
@@ -297,7 +306,7 @@ class ClosedForms(eqx.Module):
         d, channels = len(model.initial.mean), _num_channels(model)
         zeros = lambda *shape: jnp.zeros(shape)  # noqa: E731
         return Sums(
-            _no_drive(model), zeros(d), zeros(d), zeros(channels, d + 1, d + 1), zeros(channels, d + 1),
+            _no_drive(model), zeros(d), zeros(d), zeros(d), zeros(channels, d + 1, d + 1), zeros(channels, d + 1),
             zeros(channels), zeros(channels), (zeros(), zeros(d), zeros(d)), zeros(), zeros(),
         )  # fmt: skip
 
@@ -345,7 +354,9 @@ class ClosedForms(eqx.Module):
         likelihood = model.likelihood.concluded(memory.errors + memory.drift.errors, counts, rate)
         misfit = jnp.maximum(memory.misfit + memory.drift.misfit, 1e-12)
         roughness = jnp.maximum(memory.roughness, 1e-12)
-        best = jnp.log(2 * jnp.sqrt(misfit / roughness))
+        # The averages were made with the q of then: what they ask for is a change from that.
+        then, now = memory.log_q / jnp.maximum(memory.usable, 1e-6), jnp.log(model.diffusion.median())
+        best = now + jnp.log(2 * jnp.sqrt(misfit / roughness)) - then
         known = 0.5 * jnp.sqrt(misfit * roughness)  # the curvature in log q, there
         diffusion = model.diffusion.approach(best, known, rate, 1 / (1 - OWN))
         return decoder, likelihood, diffusion, model.initial.concluded(*memory.starts)

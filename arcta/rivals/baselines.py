@@ -50,7 +50,7 @@ class Rival:
         """The configuration of the parts that are arcta's own."""
         names = [field.name for field in dataclasses.fields(LatentSDE)]
         shared = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return LatentSDE(encoder="window", lookahead=0, drift="plain", **shared)
+        return LatentSDE(encoder="window", lookahead=0, drift="plain", posterior="amortised", **shared)
 
     def fit(
         self,
