@@ -18,7 +18,7 @@ data.calendar data.series data.readers.source data.readers.columns data.readers.
 data.readers.arrays data.read data.scaling data.windows data.batches data.store data.datasets
 parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.posterior parts.encoders parts.local parts.decoders
 parts.sde parts.physics parts.diffusion parts.likelihoods parts.channels parts.generative parts.chain parts.smoother parts.model
-bound.quadrature bound.residual bound.elbo bound.objective bound.closed
+bound.quadrature bound.residual bound.elbo bound.objective bound.evidence bound.closed
 model.spec model.survey model.reading model.build model.start
 training.settings training.progress training.loop training.checkpoint training.ensemble training.parallel training.prepare
 predict.solve predict.figures predict.prediction predict.recognise predict.forecast predict.smooth predict.metrics predict.classical

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from .windows import Window
 
+STRIDE = 7919
 DEVICES = "devices"  # the name of the mesh axis over which places are shared
 
 
@@ -59,6 +60,11 @@ class Slots(eqx.Module):
         low, width = (jnp.asarray(x, jnp.uint32) for x in (self.low, self.width))
         return (low + bits % width).astype(jnp.int32)
 
+    def turn(self, step: Int[Array, ""]) -> Int[Array, " places"]:
+        """A window for each place, all of them in turn, early and late ones mixed: a prime has no divisor in common with a width."""
+        low, width = (jnp.asarray(x, jnp.uint32) for x in (self.low, self.width))
+        return (low + (step.astype(jnp.uint32) % width) * (STRIDE % width) % width).astype(jnp.int32)
+
     def keys(self, key: PRNGKeyArray) -> Key[Array, " places"]:
         """A key for each place."""
         total = self.shards * len(self.low)
@@ -83,6 +89,10 @@ class AbstractBatches(eqx.Module):
     @abc.abstractmethod
     def pick(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Slots]:
         """The windows of a step, and the places they fill."""
+
+    def pick_in_turn(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Slots]:
+        """The same, but all windows in turn, so that averages over steps weigh them alike; if they are at hand."""
+        return self.pick(step, batch_size, key=key)
 
     @abc.abstractmethod
     def pick_pairs(self, batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Window, Array]:
@@ -111,6 +121,10 @@ class TrainingData(AbstractBatches):
     def pick(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Slots]:
         slots = self._places(batch_size)
         return take(self.windows, slots.draw(key=key)), slots
+
+    def pick_in_turn(self, step: Int[Array, ""], batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Slots]:
+        slots = self._places(batch_size)
+        return take(self.windows, slots.turn(step)), slots
 
     def pick_pairs(self, batch_size: int, *, key: PRNGKeyArray) -> tuple[Window, Window, Array]:
         return pairs(self.windows, self._places(batch_size).draw(key=key))

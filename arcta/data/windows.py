@@ -35,8 +35,8 @@ MOST_FILLERS = 128  # of one gap: what is remembered across that many is nothing
 
 
 class WindowShape(NamedTuple):
-    """M scored observations in a window, the K after a node that its encoding sees, and the B nodes beyond either end. `longest`: the
-    longest step between rows, in the model's units; empty rows fill gaps that are longer."""
+    """M scored observations in a window, the K after a node that its encoding sees, and the B nodes beyond either end. `longest`:
+    the longest step between rows, in the model's units; empty rows fill gaps that are longer."""
 
     size: int
     lookahead: int = 0

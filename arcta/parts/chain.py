@@ -3,8 +3,8 @@
     e_{i+1} = Φ_i e_i + ρ_i + Ψ_i c + w_i,   w ~ N(0, Q_i)                  c: numbers that all steps share
     log p(x_i | e_i) = η_iᵀ e_i − ½ e_iᵀ Λ_i e_i + const
 
-The filter goes forward in covariances; (Λ⁺, η⁺) collects what is seen later, going back; neither takes an inverse of Q, which may be
-tiny. e depends linearly on c: D = ∂e/∂c, and what all observations together say of c is Σ D⁻ᵀ U D⁻, where D⁻ is what the filter
+The filter goes forward in covariances; (Λ⁺, η⁺) collects what is seen later, going back; neither takes an inverse of Q, which may
+be tiny. e depends linearly on c: D = ∂e/∂c, and what all observations together say of c is Σ D⁻ᵀ U D⁻, where D⁻ is what the filter
 expects of a node before it is seen and U = Λ (I + P⁻ Λ)⁻¹ the precision of an observation given those before it.
 """
 

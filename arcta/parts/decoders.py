@@ -62,8 +62,8 @@ class AbstractDecoder(AbstractPart):
         variance: Float[Array, " channels"],
         rate: Float[Array, ""],
     ) -> AbstractDecoder:
-        """Moved by `rate` towards what follows from Σ y yᵀ and Σ x y over the observations x of each channel, y = [z, 1], with noise
-        of that variance (0: not this channel); unless nothing follows in closed form."""
+        """Moved by `rate` towards what follows from Σ y yᵀ and Σ x y over the observations x of each channel, y = [z, 1], with
+        noise of that variance (0: not this channel); unless nothing follows in closed form."""
         return self
 
     def at_many(self, z: Float[Array, "latent n"], θ: PyTree[Array]) -> Float[Array, "channels n"]:

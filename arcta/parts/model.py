@@ -1,7 +1,7 @@
 """The model: the generative half, and how the state is inferred.
 
-q(z(t) | window), a Gaussian at every t: what the encoder says of the nodes, interpolated between them (`amortised`), or that refined
-by the model's own flow (`smoother`).
+q(z(t) | window), a Gaussian at every t: what the encoder says of the nodes, interpolated between them (`amortised`), or that
+refined by the model's own flow (`smoother`).
 """
 
 import equinox as eqx

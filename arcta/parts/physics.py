@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from ..runtime.host import Held
 from .prior import Coordinates, Parameter
-from .sde import AbstractDrift, Coefficients, Draw, DriftFunction, Held, Inputs, State, Time, depart, joint_kl
+from .sde import AbstractDrift, Coefficients, Draw, DriftFunction, Inputs, State, Time, depart, joint_kl
 
 
 class Units(NamedTuple):

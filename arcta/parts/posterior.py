@@ -153,7 +153,7 @@ class AbstractPosterior(eqx.Module):
         """The marginals at the nodes, stacked."""
 
     def given(self: P, departure: Float[Array, " coefficients"]) -> P:
-        """The posterior given how far the drift's coefficients are from their mean; the same, unless the two depend on each other."""
+        """The posterior given how far the drift's coefficients are from their mean; the same, unless it depends on them."""
         return self
 
 
@@ -304,9 +304,9 @@ def encode(
 def imitation(
     values: Float[Array, "nodes encoding"], mean: Float[Array, "nodes latent"], variance: Float[Array, "nodes latent"]
 ) -> Float[Array, " nodes"]:
-    """KL(N(mean, diag variance) ‖ what the encoding says) at each node, but for a constant: how well an encoder imitates another."""
-    m, ℓ = jnp.split(values, 2, axis=1)
-    return 0.5 * jnp.sum((variance + (m - mean) ** 2) * jnp.exp(-ℓ) + ℓ, axis=1)
+    """KL(N(mean, diag variance) ‖ what the encoding says) at each node, but for a constant: how far an encoder is from that."""
+    m, log_variance = jnp.split(values, 2, axis=1)
+    return 0.5 * jnp.sum((variance + (m - mean) ** 2) * jnp.exp(-log_variance) + log_variance, axis=1)
 
 
 def infer(nodes: Nodes, kernel: DeepKernel, bridge: Bridge | None, window: Window) -> InterpolatedPosterior:

@@ -64,8 +64,8 @@ class Parameter(eqx.Module):
     def approach(
         self, mean: Float[Array, ...], information: Float[Array, ...], rate: Float[Array, ...], doubt: float = 1.0
     ) -> Parameter:
-        """Moved by `rate` to the posterior that follows from what the data says in those coordinates, N(mean, 1/information), and the
-        prior; `doubt`: how many times less the data really says, by which the posterior is wider."""
+        """Moved by `rate` to the posterior that follows from what the data says in those coordinates, N(mean, 1/information), and
+        the prior; `doubt`: how many times less the data really says, by which the posterior is wider."""
         here = self.coordinates()
         if here is None:
             return self

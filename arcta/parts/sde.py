@@ -1,7 +1,7 @@
 """The prior dynamics:  dz = f(t, z, u) dt + √q(t) dβ. Drifts and known inputs; at one point each.
 
-What is uncertain in a drift is one vector c of coefficients, N(c̄, Λ Λᵀ) against a diagonal normal prior. Their posterior is mean-field
-where it is trained by gradients, and full where it follows in closed form (`bound.closed`).
+What is uncertain in a drift is one vector c of coefficients, N(c̄, Λ Λᵀ) against a diagonal normal prior. Their posterior is
+mean-field where it is trained by gradients, and full where it follows in closed form (`bound.closed`).
 """
 
 import abc
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from ..runtime.host import array
+from ..runtime.host import Held, array
 from .base import AbstractPart, LinearReading
 from .networks import MLP, push_through
 from .prior import Parameter, Weights
@@ -34,12 +34,6 @@ def interpolate_inputs(
     if inputs.shape[1] == 0:
         return jnp.zeros((0,), inputs.dtype)
     return jax.vmap(lambda column: jnp.interp(t, times, column), in_axes=1, out_axes=-1)(inputs)
-
-
-class Held(eqx.Module):
-    """An array that gradients leave alone."""
-
-    value: Array
 
 
 class Coefficients(NamedTuple):

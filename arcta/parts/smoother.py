@@ -169,7 +169,7 @@ def smooth_once(model: AbstractGenerative, rows: Rows, q: Vectors, θ: Draw, m: 
 def smooth_rows(
     model: AbstractGenerative, rows: Rows, guess: Vectors, *, passes: int = PASSES
 ) -> tuple[SmoothedPosterior, Pass]:
-    """The posterior of the states behind some rows, linearised around `guess`, then around each pass's own means; and the last pass.
+    """The posterior of the states behind some rows, linearised around `guess`, then around each pass's own means; and the last one.
 
     The first row is the start of a series (`first`), where p(z0) holds, or one where nothing is known before.
     """

@@ -110,8 +110,8 @@ def _refine(
 def refined(
     model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"], *, first: bool = True
 ) -> Recognised | str:
-    """The refined posterior at times inside a series; or why there is none. `first`: the series starts where p(z0) holds, and is not
-    the end of a longer one."""
+    """The refined posterior at times inside a series; or why there is none. `first`: the series starts where p(z0) holds, and is
+    not the end of a longer one."""
     observed = series.times[series.mask.any(axis=1)]
     longest = LONGEST * layout.scaling.time_scale
     if len(observed) < 2:

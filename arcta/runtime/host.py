@@ -24,6 +24,12 @@ M = TypeVar("M")
 ArrayLike = NumberLike | Sequence[object] | HasArray
 
 
+class Held(eqx.Module):
+    """An array in a model that gradients leave alone."""
+
+    value: Array
+
+
 def array(values: ArrayLike) -> Float[Array, ...]:
     """Numbers as an array of JAX's default float."""
     return jax.device_put(np.asarray(values, jax.dtypes.canonicalize_dtype(float)))

@@ -79,8 +79,8 @@ def _with_posterior(model: LatentSDE, training: Training) -> LatentSDE:
     bent = training.kl_weight != 1 or training.join_penalty > 0
     if bent and model.posterior == "smoother":
         raise ValueError(
-            "posterior='smoother' learns by closed forms of the bound itself; got another kl_weight than 1, or a join_penalty. Leave "
-            "them out, or use posterior='amortised'."
+            "posterior='smoother' learns by closed forms of the bound itself; got another kl_weight than 1, or a join_penalty. "
+            "Leave them out, or use posterior='amortised'."
         )
     return dataclasses.replace(model, posterior="amortised") if bent and model.posterior == "auto" else model
 
@@ -158,13 +158,12 @@ def fit(
         raise ValueError("resume=True needs out=, the folder of the run to continue. Pass out='run/'.")
     store, found = data if isinstance(data, Store) else None, None if devices is None else devices_of(devices)
     _check(training, store, holdout, ensemble, found)
-    model = _with_posterior(model, training)
     whole = data.sample() if isinstance(data, Store) else as_list(data)
     series, cuts = hold_out(whole, holdout)
     held = [] if validation is None else as_list(validation)
     rows = {} if store is None else {"rows": len(store)}
     task = Task(
-        models=[model] * ensemble, trainings=[training] * ensemble, whole=whole, series=series, cuts=cuts,
+        models=[_with_posterior(model, training)] * ensemble, trainings=[training] * ensemble, whole=whole, series=series, cuts=cuts,
         keys=[as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble)),
         read=_read(model, store, whole, series, held), held_out=held, store=store, devices=found,
         about={"seed": key if isinstance(key, int) else None, **rows, **(about or {})},

@@ -25,8 +25,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
 
-from ..parts.sde import Held
 from ..runtime.compile import compile_for
+from ..runtime.host import Held
 from ..runtime.sums import Terms
 from .progress import Progress, Row, on_interrupt
 from .settings import Training

@@ -1,0 +1,225 @@
+"""What a window says of the parts of a model, given its posterior by the model's own flow: sums that closed forms are made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ..data.windows import Window
+from ..parts.chain import information, respond
+from ..parts.decoders import decode_draws
+from ..parts.model import Model
+from ..parts.sde import interpolate_inputs, value_and_jacobian
+from ..parts.smoother import Pass, Rows, SmoothedPosterior, drift_slopes, over_steps, rows_of, smooth_rows
+from ..runtime.random import normal
+from ..runtime.small import solve_lower, solve_upper
+from .quadrature import stratified
+
+FAR = 10.0  # standard deviations by which the last pass may move a state; a window where it does teaches nothing
+
+
+class Drive(NamedTuple):
+    """What windows say of the drift's coefficients: I, η, and the curvature at a fixed path; and what the doubt about them adds to
+    ∫E a² and to E (x − output)²."""
+
+    information: Float[Array, "coefficients coefficients"]
+    pull: Float[Array, " coefficients"]
+    hold: Float[Array, "coefficients coefficients"]
+    misfit: Float[Array, " latent"]
+    errors: Float[Array, " channels"]
+
+
+class Sums(NamedTuple):
+    """Over all windows of the data, as one batch estimates them."""
+
+    drift: Drive
+    misfit: Float[Array, " latent"]
+    roughness: Float[Array, " latent"]
+    squares: Float[Array, "channels latent_and_1 latent_and_1"]
+    products: Float[Array, "channels latent_and_1"]
+    errors: Float[Array, " channels"]
+    counts: Float[Array, " channels"]
+    starts: tuple[Float[Array, ""], Float[Array, " latent"], Float[Array, " latent"]]
+    windows: Float[Array, ""]
+    usable: Float[Array, ""]
+
+
+def fix(model: Model) -> Model:
+    """The model, not to be differentiated."""
+    arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
+
+
+class Smooth(NamedTuple):
+    """A window's smoothed posterior, its last pass, its rows, which rows of the window those are, which of them are scored; and
+    whether the smoother found one, for something else stands there if it did not."""
+
+    posterior: SmoothedPosterior
+    last: Pass
+    rows: Rows
+    row: Int[Array, " nodes"]
+    scored: Bool[Array, " nodes"]
+    usable: Bool[Array, ""]
+
+
+def smooth_safely(model: Model, window: Window) -> Smooth:
+    coded = model.encode(window).values
+    rows, places = rows_of(window, len(coded))
+    guess = coded[places.row, : len(model.initial.mean)]
+    posterior, last = smooth_rows(model, rows, guess)
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((posterior, last))])
+    usable = jnp.all(finite) & (posterior.change[-1] < FAR)
+    still = jax.tree.map(jnp.zeros_like, (posterior, last))
+    plain = eqx.tree_at(
+        lambda p: (p[0].times, p[0].covariance, p[1].found.S, p[1].found.P),
+        still,
+        (rows.times, *(jnp.broadcast_to(jnp.eye(guess.shape[1]), posterior.covariance.shape),) * 3),
+    )
+    posterior, last = jax.tree.map(lambda found, other: jnp.where(usable, found, other), (posterior, last), plain)
+    scored = jnp.asarray(window.scored)[places.row] & places.real
+    return Smooth(posterior, last, rows, places.row, scored, usable)
+
+
+class Path(NamedTuple):
+    """½ ∫ E ‖r‖²/q dt, and with r = a − ½ q b the integrals of E a² and E b² by axis, for a level of the diffusion; and ∂/∂c."""
+
+    kl: Float[Array, ""]
+    misfit: Float[Array, " latent"]
+    roughness: Float[Array, " latent"]
+    pull: Float[Array, " coefficients"]
+
+
+def path_of(model: Model, window: Window, smooth: Smooth, num_draws: int, num_times: int, key: PRNGKeyArray) -> Path:
+    """By stratified times, and normal numbers, of an even number of draws in pairs of opposite sign. Differentiable in what no
+    closed form moves."""
+    fixed = fix(model)
+    posterior, rows = smooth.posterior, smooth.rows
+    time_key, noise_key = jax.random.split(key)
+    signs = jnp.ones(1) if num_draws % 2 else jnp.array([1.0, -1.0])
+    end, sets = jnp.asarray(window.end), num_draws // len(signs)
+    ts = end * jnp.tile(stratified(sets, num_times, key=time_key).ravel(), len(signs))
+    ε = normal(noise_key, (sets * num_times, len(model.initial.mean)))
+    θ = model.drift.at_coefficients(fixed.drift.coefficients().mean)
+    level = fixed.diffusion.median()
+
+    def at(t: Array, ε: Array) -> tuple[Array, ...]:
+        q_t = posterior(t)
+        m, δ = q_t.normal.mean, q_t.normal.deviation(ε)
+        when, u = rows.start + t, interpolate_inputs(t, rows.input_times, rows.inputs)
+        f, J = value_and_jacobian(model.drift, when, m + δ, m, u, θ)
+        q = model.diffusion(when, level)
+        b = solve_upper(q_t.normal.factor, solve_lower(q_t.normal.factor, δ))
+        steady = jax.lax.stop_gradient(q)
+        a = q_t.drift(δ, steady, jax.lax.stop_gradient(J)) + 0.5 * steady * b - f
+        r = a - 0.5 * q * b
+        pull = jax.lax.stop_gradient(r / q) @ fixed.drift.slope(when, m + δ, u)
+        shape = steady / level
+        return jnp.sum(r**2 / q), a**2 / shape, b**2 * shape, pull
+
+    kl, misfit, roughness, pull = jax.tree.map(
+        lambda x: end * jnp.mean(x, axis=0), jax.vmap(at)(ts, jnp.concatenate([sign * ε for sign in signs]))
+    )
+    return Path(0.5 * kl, misfit, roughness, pull)
+
+
+def drive_of(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " coefficients"]) -> Drive:
+    """What a window says of the drift's coefficients, and what the doubt about them adds."""
+    drift, level = model.drift, model.diffusion.median()
+    slopes = drift_slopes(model, smooth.rows, smooth.posterior.mean)
+    answer = respond(
+        smooth.last.steps, smooth.last.seen, smooth.last.found, over_steps(smooth.rows, smooth.last.J, slopes)
+    )
+    begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
+
+    def inside(x: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(x, begin, count)
+
+    times, mask, m = (inside(x) for x in (smooth.rows.times, smooth.rows.mask, smooth.posterior.mean))
+    F, scored = inside(slopes), inside(smooth.scored)
+    answer, seen, found = jax.tree.map(inside, (answer, smooth.last.seen, smooth.last.found))
+    h = jnp.where(scored, jnp.diff(times, append=times[-1:]), 0.0)
+    q = jax.vmap(lambda t: model.diffusion(t, level))(smooth.rows.start + times)
+    known = information(answer.ahead, seen, found.P, scored)
+    # Given c the mean is m + M (c − c̄), and its residual moves by q (∂η⁺ − Λ⁺ M).
+    moved = q[..., None] * (answer.η - found.later.Λ @ answer.e)
+    state, residual = (x @ drift.factor() for x in (answer.e, moved))
+    _, H, _ = jax.vmap(model.decoder.linearise)(m)
+    errors = jnp.sum(jnp.einsum("nci,nip->ncp", H, state) ** 2, axis=2) * (mask & scored[:, None])
+    return Drive(
+        information=known,
+        pull=known @ drift.coefficients().mean + pull,
+        hold=drift.gram(F, h[:, None] / q),
+        misfit=jnp.einsum("n,ni->i", h, jnp.sum(residual**2, axis=2) * level / q),
+        errors=jnp.sum(errors, axis=0),
+    )
+
+
+class Fitted(NamedTuple):
+    """E log p(x | z) of a window, and by channel Σ E y yᵀ, Σ E x y, Σ E (x − output)², for noise and read-out with closed forms."""
+
+    log_likelihood: Float[Array, ""]
+    squares: Float[Array, "channels latent_and_1 latent_and_1"]
+    products: Float[Array, "channels latent_and_1"]
+    errors: Float[Array, " channels"]
+    counts: Float[Array, " channels"]
+
+
+def closed_variance(model: Model, num_channels: int) -> Float[Array, " channels"]:
+    """Of the noise of the channels with closed forms; 0 for others."""
+    return model.likelihood.normal_variance(num_channels) if model.decoder.affine else jnp.zeros(num_channels)
+
+
+def _draw_densities(model: Model, smooth: Smooth, num_draws: int, key: PRNGKeyArray) -> Float[Array, "nodes channels"]:
+    """E log p(x | z) by entry, from a few draws."""
+    draw_key, noise_key = jax.random.split(key)
+    θ, normals = model.draws(num_draws, key=draw_key), smooth.posterior.at_nodes()
+    z = normals.state(normal(noise_key, (num_draws, *normals.mean.shape)))
+    outputs = decode_draws(model.decoder, jnp.moveaxis(z, -1, 0), θ.decoder)
+    densities = jax.vmap(jax.vmap(model.likelihood.log_density, in_axes=(0, 0, None)), in_axes=(None, 0, 0))
+    return jnp.mean(densities(smooth.rows.values, jnp.moveaxis(outputs, 0, -1), θ.likelihood), axis=0)
+
+
+def observe(model: Model, smooth: Smooth, num_draws: int, key: PRNGKeyArray) -> Fitted:
+    """What is seen, explained by the posterior: exactly where that is a matter of two moments, by draws elsewhere."""
+    fixed, rows = fix(model), smooth.rows
+    m, S = smooth.posterior.mean, smooth.posterior.covariance
+    count, size = rows.values.shape[1], m.shape[1]
+    variance, mask = closed_variance(fixed, count), rows.mask & smooth.scored[:, None]
+    closed, seen = variance > 0, jnp.where(mask, 1.0, 0.0)
+    y = jnp.concatenate([m, jnp.ones((len(m), 1), m.dtype)], axis=1)
+    yy = (y[:, :, None] * y[:, None, :]).at[:, :size, :size].add(S)
+    x = jnp.where(mask, fixed.likelihood.view(rows.values), 0)
+    errors = jnp.zeros_like(seen)
+    densities = jnp.zeros_like(seen)
+    if model.decoder.affine:
+        outputs, H, doubt = jax.vmap(fixed.decoder.linearise)(m)
+        spread = jnp.einsum("nci,nij,ncj->nc", H, S, H) + jnp.einsum(
+            "nci,ni->nc", doubt, jnp.diagonal(yy, axis1=1, axis2=2)[:, :size]
+        )
+        errors = seen * ((x - outputs) ** 2 + spread)
+        density = jax.vmap(fixed.likelihood.log_density, in_axes=(0, 0, None))
+        at_mean = density(rows.values, outputs, fixed.likelihood.median())
+        densities = at_mean - 0.5 * spread / jnp.where(closed, variance, 1.0)
+    if not (model.decoder.affine and model.likelihood.all_normal):
+        densities = jnp.where(closed, densities, _draw_densities(model, smooth, num_draws, key))
+    return Fitted(
+        jnp.sum(jnp.where(mask, densities, 0)),
+        jnp.einsum("nc,nij->cij", seen, yy),
+        (seen * x).T @ y,
+        jnp.sum(errors, axis=0),
+        jnp.sum(seen, axis=0),
+    )
+
+
+def no_drive(model: Model) -> Drive:
+    size, latent = len(model.drift.coefficients().mean), len(model.initial.mean)
+    none = jnp.zeros((size, size))
+    return Drive(none, jnp.zeros(size), none, jnp.zeros(latent), jnp.zeros(count_channels(model)))
+
+
+def count_channels(model: Model) -> int:
+    return jax.eval_shape(lambda: model.decoder.linearise(model.initial.mean)[0]).shape[0]
