@@ -35,6 +35,7 @@ bench: setup
 	$(BIN)/python benchmarks/accuracy.py --out benchmarks/results/accuracy.json
 	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.json
 	$(BIN)/python benchmarks/refine.py --out benchmarks/results/refine.json
+	$(BIN)/python benchmarks/quickstart.py --out benchmarks/results/quickstart.json
 	$(BIN)/python benchmarks/page.py
 
 clean:

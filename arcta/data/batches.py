@@ -61,7 +61,7 @@ class Slots(eqx.Module):
         return (low + bits % width).astype(jnp.int32)
 
     def turn(self, step: Int[Array, ""]) -> Int[Array, " places"]:
-        """A window for each place, all of them in turn, early and late ones mixed: a prime has no divisor in common with a width."""
+        """A window for each place, all of them in turn, early and late ones mixed: a prime shares no divisor with a width."""
         low, width = (jnp.asarray(x, jnp.uint32) for x in (self.low, self.width))
         return (low + (step.astype(jnp.uint32) % width) * (STRIDE % width) % width).astype(jnp.int32)
 

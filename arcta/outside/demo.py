@@ -1,8 +1,8 @@
 """The embedded default: the paper's Lotka–Volterra set-up, its model and its training; and the demo that runs it.
 
 Same system, noise and split as the paper (50 s at 10 Hz for training, 15 s for validation, noise 0.01 known, identity
-decoder, drift of three layers of 64, R = 1, S = 10); other than there: a smooth activation, M = 128, cosine decay, the
-rotation term. 1,000 steps of 10 drift values make 10,000.
+decoder, drift of three layers of 64, R = 1, S = 10); other than there: a smooth activation, M = 128, cosine decay, a posterior
+that follows the model's own flow and closed forms for what has them.
 """
 
 from __future__ import annotations

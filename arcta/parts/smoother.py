@@ -167,23 +167,26 @@ def smooth_once(model: AbstractGenerative, rows: Rows, q: Vectors, θ: Draw, m: 
 
 
 def smooth_rows(
-    model: AbstractGenerative, rows: Rows, guess: Vectors, *, passes: int = PASSES
+    model: AbstractGenerative, rows: Rows, guess: Vectors, *, passes: int = PASSES, stride: float = 1.0
 ) -> tuple[SmoothedPosterior, Pass]:
     """The posterior of the states behind some rows, linearised around `guess`, then around each pass's own means; and the last one.
 
-    The first row is the start of a series (`first`), where p(z0) holds, or one where nothing is known before.
+    The first row is the start of a series (`first`), where p(z0) holds, or one where nothing is known before. With a stride below 1
+    all passes but the last go that part of the way: where a drift bends much within a state's doubt, whole ones may go to and fro.
     """
     θ = model.median()
     q = jax.vmap(lambda t: model.diffusion(t, θ.diffusion))(rows.start + rows.times)
 
-    def again(m: Vectors, _: None) -> tuple[Vectors, tuple[Pass, Array]]:
-        one = smooth_once(model, rows, q, θ, m)
+    def again(carry: tuple[Vectors, Pass | None], _: None) -> tuple[tuple[Vectors, Pass], Array]:
+        one = smooth_once(model, rows, q, θ, carry[0])
         spread = jnp.sqrt(jnp.diagonal(one.found.S, axis1=1, axis2=2))
-        return m + one.found.e, (one, jnp.max(jnp.abs(one.found.e) / spread))
+        return (one.m + stride * one.found.e, one), jnp.max(jnp.abs(one.found.e) / spread)
 
-    m, (every, change) = jax.lax.scan(again, guess, length=passes)
-    last: Pass = jax.tree.map(lambda leaf: leaf[-1], every)
-    return SmoothedPosterior(rows.times, m, last.found.S, _slopes(last, q), change), last
+    blank = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(again, (guess, None), None)[0][1]
+    )
+    (_, last), change = jax.lax.scan(again, (guess, blank), length=passes)
+    return SmoothedPosterior(rows.times, last.m + last.found.e, last.found.S, _slopes(last, q), change), last
 
 
 def _slopes(last: Pass, q: Vectors) -> Sides:

@@ -26,7 +26,7 @@ from ..runtime.compile import compile_lightly
 from ..runtime.host import array
 from .solve import padded_length
 
-PASSES = 3
+PASSES = ((3, 1.0), (40, 0.3))  # how many, of what stride: at first, and where those do not settle
 LARGEST = 20_000_000  # entries of ∂m/∂c at the nodes; beyond, states and coefficients are drawn on their own
 MOST = 20_000  # nodes; a gap of more steps than that would be all there is to compute
 SETTLED = 0.5  # the last pass may move no state by more than that many of its standard deviations
@@ -97,9 +97,16 @@ class Recognised(NamedTuple):
 
 @compile_lightly
 def _refine(
-    model: AbstractGenerative, rows: Rows, guess: Float[Array, "nodes latent"], times: Float[Array, " n"], respond: bool
+    model: AbstractGenerative,
+    rows: Rows,
+    guess: Float[Array, "nodes latent"],
+    times: Float[Array, " n"],
+    *,
+    respond: bool,
+    passes: int,
+    stride: float,
 ) -> tuple[Recognised, Float[Array, ""]]:
-    found, last = smooth_rows(model, rows, guess, passes=PASSES)
+    found, last = smooth_rows(model, rows, guess, passes=passes, stride=stride)
     normal = jax.vmap(lambda t: found(t).normal)(times)
     if not respond:
         return Recognised(normal), found.change[-1]
@@ -125,10 +132,13 @@ def refined(
     asked = np.pad(times, (0, padded_length(len(times)) - len(times)), mode="edge")
     size = len(model.drift.coefficients().mean)
     respond = model.refined and 0 < size * guess.size <= LARGEST
-    found, change = _refine(model, rows, guess, array((asked - nodes[0]) / layout.scaling.time_scale), respond)
-    found = found.at(np.arange(len(times)))
-    settled = float(change) < SETTLED and all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(found))
-    return found if settled else "does not settle"
+    since = array((asked - nodes[0]) / layout.scaling.time_scale)
+    for passes, stride in PASSES:
+        found, change = _refine(model, rows, guess, since, respond=respond, passes=passes, stride=stride)
+        finite = all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(found))
+        if float(change) < SETTLED and finite:
+            return found.at(np.arange(len(times)))
+    return "does not settle"
 
 
 def posterior_at(

@@ -51,6 +51,7 @@ def describe(spec: LatentSDE) -> dict[str, object]:
 def restore_spec(stored: Mapping[str, Any], code: Mapping[str, object]) -> LatentSDE:
     """The configuration from JSON and the user's own code."""
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+    fields.setdefault("posterior", "amortised")  # all there was before it had a choice
     for name in OWN_CODE:
         if isinstance(fields[name], dict):
             if code.get(name) is None:
