@@ -38,7 +38,7 @@ PAPER = arcta.LatentSDE(
 )
 OURS = dataclasses.replace(demo.MODEL, activation="relu")
 EVERY: dict[str, Any] = {"log_every": 50, "validate_every": 50}
-SHORT: dict[str, Any] = {"steps": 40, "log_every": 20, "validate_every": 20}
+SHORT: dict[str, Any] = {"steps": 200, "log_every": 100, "validate_every": 100}
 PAPER_TRAINING = arcta.Training(
     steps=5000, num_draws=1, num_times=10, learning_rate=1e-3, schedule="exponential", kl_ramp=0.2, **EVERY
 )

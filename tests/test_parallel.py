@@ -36,10 +36,13 @@ training = arcta.Training(steps=30, batch_size=4, log_every=10)
 shape = {"encoder": "window", "lookahead": 0, "partition_size": 32, "drift_sizes": (16,), "encoder_sizes": (8,)}
 values = np.sin(0.1 * np.arange(5000)) + 0.05 * np.random.default_rng(0).standard_normal(5000)
 np.save("long.npy", values)
-for data in (arcta.datasets.lotka_volterra(), arcta.store("long.npy", step=0.1)):
-    one, two = (arcta.fit(arcta.LatentSDE(latent_size=2, **shape), data, training=training, progress=False, devices=d)
-                for d in (None, "all"))
-    np.testing.assert_allclose(*([row["loss"] for row in fit.history] for fit in (one, two)), rtol=1e-4)
+prey, store = arcta.datasets.lotka_volterra(), arcta.store("long.npy", step=0.1)
+# Closed forms solve systems that amplify rounding from step to step.
+for posterior, data, close in (("amortised", prey, 1e-4), ("smoother", prey, 1e-2), ("amortised", store, 1e-4)):
+    spec = arcta.LatentSDE(latent_size=2, posterior=posterior, **shape)
+    one, two = (arcta.fit(spec, data, training=training, progress=False, devices=d) for d in (None, "all"))
+    np.testing.assert_allclose(*([row["loss"] for row in fit.history] for fit in (one, two)), rtol=close)
+shape["posterior"] = "amortised"
 few = arcta.Training(steps=20, log_every=10)
 one, two = (arcta.fit(arcta.LatentSDE(latent_size=2, **shape), data, training=few, ensemble=3, progress=False, devices=d)
             for d in (None, "all"))

@@ -21,11 +21,14 @@ from ..data.windows import Window, fill_gaps, partition, partition_starts
 from ..model.reading import DataLayout
 from ..parts.generative import AbstractGenerative
 from ..parts.posterior import AbstractGaussian
-from ..parts.smoother import LONGEST, Rows, answer_of, smooth_rows
+from ..parts.smoother import Rows, answer_of, smooth_rows
 from ..runtime.compile import compile_lightly
 from ..runtime.host import array
 from .solve import padded_length
 
+LONGEST = (
+    0.25  # step between two nodes in the model's units of time; shorter than in training, which visits them many times
+)
 PASSES = ((3, 1.0), (40, 0.3))  # how many, of what stride: at first, and where those do not settle
 LARGEST = 20_000_000  # entries of ∂m/∂c at the nodes; beyond, states and coefficients are drawn on their own
 MOST = 20_000  # nodes; a gap of more steps than that would be all there is to compute

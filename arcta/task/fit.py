@@ -163,9 +163,8 @@ def fit(
     held = [] if validation is None else as_list(validation)
     rows = {} if store is None else {"rows": len(store)}
     task = Task(
-        models=[_with_posterior(model, training)] * ensemble, trainings=[training] * ensemble,
-        whole=whole, series=series, cuts=cuts,
-        keys=[as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble)),
+        models=[_with_posterior(model, training)] * ensemble, trainings=[training] * ensemble, cuts=cuts, whole=whole,
+        series=series, keys=[as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble)),
         read=_read(model, store, whole, series, held), held_out=held, store=store, devices=found,
         about={"seed": key if isinstance(key, int) else None, **rows, **(about or {})},
     )  # fmt: skip
