@@ -203,7 +203,8 @@ def oscillator():
         fit = arcta.fit(spec, series, training=arcta.Training(steps=1), progress=False)
         scaling = fit.layout.scaling
         known = Known(q * scaling.time_scale / scaling.scale**2)
-        fit = dataclasses.replace(fit, model=eqx.tree_at(lambda m: m.diffusion.level, fit.model, known))
+        parts = (known, DiagonalNormal.standard(2))
+        fit = dataclasses.replace(fit, model=eqx.tree_at(lambda m: (m.diffusion.level, m.initial), fit.model, parts))
     query = np.concatenate([times[5:28:4] + 0.03, np.linspace(times[29] + 0.2, times[30] - 0.2, 5), times[-1:]])
     exact = linear.joint(F, q, scaling.shift, np.diag(scaling.scale**2), times, xs, noise, query)
     return F, q, series, fit, query, exact
