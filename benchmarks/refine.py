@@ -2,8 +2,8 @@
 
     python benchmarks/refine.py                    # `make bench` stores it in benchmarks/results/refine.json
 
-The encoder's posterior in training, data seeds 100 and 101 (development data), forecasts from eight origins against the clean truth. A process for each
-family.
+The encoder's posterior in training, data seeds 100 and 101 (development data), forecasts from eight origins against the clean
+truth. A process for each family.
 """
 
 from __future__ import annotations
