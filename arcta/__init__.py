@@ -20,6 +20,7 @@ from .parts.prior import Known as Known
 from .parts.prior import Learned as Learned
 from .parts.prior import LogNormal as LogNormal
 from .parts.prior import Normal as Normal
+from .parts.prior import TruncatedNormal as TruncatedNormal
 from .predict.metrics import Scores as Scores
 from .predict.prediction import Bands as Bands
 from .predict.prediction import Prediction as Prediction

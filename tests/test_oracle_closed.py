@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import linear
 import numpy as np
 import pytest
+import scipy.linalg
 from scipy.optimize import minimize_scalar
 from test_oracle_smoother import linear_model, with_nodes
 
 import arcta
 from arcta.bound.elbo import elbo
-from arcta.parts.chain import Information, Steps, information, respond, smooth
+from arcta.parts.chain import Information, Steps, adjoints, information, information_of_noise, respond, smooth
 from arcta.parts.smoother import smooth_rows
 from arcta.training.prepare import prepare
 
@@ -128,8 +129,8 @@ def learned_start(fit: arcta.Fit) -> np.ndarray:
 
 
 def test_the_posterior_of_a_rate_is_that_of_the_exact_likelihood(relaxation):
-    """On a grid, with the learned diffusion: the mean within 0.3 standard deviations, and those within 15 %. (Random numbers of the
-    last steps move the mean by about 0.2 of them.)"""
+    """On a grid, with the learned diffusion: centred on its mode to 0.02 standard deviations, which are those of a curvature there and
+    within 15 % of the exact ones. (The posterior of log rate is skewed: its mean is 0.2 of them below.)"""
     series, log_likelihood, spec = relaxation
     fit = arcta.fit(spec, series, training=arcta.Training(steps=1500), progress=False)
     table = fit.parameters()
@@ -140,8 +141,11 @@ def test_the_posterior_of_a_rate_is_that_of_the_exact_likelihood(relaxation):
     weight /= weight.sum()
     mean = weight @ grid
     std = np.sqrt(weight @ (grid - mean) ** 2)
+    mode = minimize_scalar(
+        lambda x: 0.5 * x**2 - log_likelihood(np.exp(x), q, start), bounds=(-1, 1), method="bounded"
+    ).x
     ours = fit.model.drift.named_parameters()["rate"].log
-    assert abs(float(ours.mean) - mean) < 0.3 * std
+    assert abs(float(ours.mean) - mode) < 0.02 * std
     assert abs(np.exp(float(ours.log_std)) / std - 1) < 0.15
 
 
@@ -152,7 +156,7 @@ def test_the_diffusion_is_the_most_likely_one(relaxation):
     fit = arcta.fit(known, series, training=arcta.Training(steps=1500), progress=False)
     q, start = fit.parameters().loc["diffusion[x0]", "median"], learned_start(fit)
     best = minimize_scalar(lambda x: -log_likelihood(RATE, np.exp(x), start), bounds=(-3, 3), method="bounded").x
-    assert abs(np.log(q) - best) < 0.05
+    assert abs(np.log(q) - best) < 0.02
 
 
 def test_the_bound_with_the_joint_posterior_of_rate_and_path_is_the_evidence(relaxation):
@@ -173,3 +177,101 @@ def test_the_bound_with_the_joint_posterior_of_rate_and_path_is_the_evidence(rel
     bounds = [float(elbo(model, window, num_draws=64, num_times=64, key=jax.random.key(i)).total()) for i in range(20)]
     error = np.std(bounds) / np.sqrt(len(bounds))
     assert -0.5 < np.mean(bounds) - exact < 4 * error + 0.05
+
+
+def log_likelihood_of_chain(steps, seen, P):
+    """log p of everything seen, up to what no step changes: the chain as one Gaussian, given potentials η, Λ."""
+    n, d = len(seen.η), seen.η.shape[1]
+    mean, covariance = [np.zeros(d)], np.zeros((n * d, n * d))
+    covariance[:d, :d] = P
+    for i in range(n - 1):
+        Φ, at, next_ = np.asarray(steps.Φ[i]), slice(i * d, (i + 1) * d), slice((i + 1) * d, (i + 2) * d)
+        mean.append(Φ @ mean[-1] + np.asarray(steps.ρ[i]))
+        covariance[next_, : (i + 1) * d] = Φ @ covariance[at, : (i + 1) * d]
+        covariance[: (i + 1) * d, next_] = covariance[next_, : (i + 1) * d].T
+        covariance[next_, next_] = Φ @ covariance[at, at] @ Φ.T + np.asarray(steps.Q[i])
+    precision = np.linalg.inv(covariance)
+    Λ = scipy.linalg.block_diag(*np.asarray(seen.Λ))
+    m, η = np.concatenate(mean), np.asarray(seen.η).ravel()
+    both = precision + Λ
+    shift = precision @ m + η
+    logs = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(both)[1]
+    return 0.5 * (logs + shift @ np.linalg.solve(both, shift) - m @ precision @ m)
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_the_slope_in_the_noise_of_a_chain_is_that_of_its_likelihood(d, double):
+    """½ tr(∂Q (λ λᵀ − N)) right before the nodes, against a difference of the dense log-likelihood."""
+    steps, seen, _ = random_chain(d, 6, 1, seed=1)
+    found = smooth(steps, seen, jnp.zeros(d), jnp.eye(d))
+    _, before = adjoints(seen, found)
+    change = 0.3 * np.eye(d) + 0.1
+    slope = 0.5 * np.einsum("ij,nji->", change, np.asarray(before.λ[1:, :, None] * before.λ[1:, None] - before.N[1:]))
+    ends = [log_likelihood_of_chain(steps._replace(Q=steps.Q + x * change), seen, np.eye(d)) for x in (-1e-5, 1e-5)]
+    np.testing.assert_allclose(slope, (ends[1] - ends[0]) / 2e-5, rtol=1e-6)
+
+
+def test_the_information_about_the_noise_of_a_chain_is_the_variance_of_that_slope(double):
+    """Over 4,000 draws of what is seen; the variance of so many slopes is known to 3 %, so that 10 % is three errors away."""
+    d, n = 2, 8
+    steps, seen, _ = random_chain(d, n, 1, seed=2)
+    steps = steps._replace(ρ=jnp.zeros_like(steps.ρ))
+    changes = jnp.stack([jnp.diag(jnp.eye(d)[k]) for k in range(d)])[None].repeat(n - 1, axis=0)
+    rng, counted = np.random.default_rng(0), jnp.ones(n, bool)
+    roots = np.linalg.cholesky(np.asarray(steps.Q))
+    H = np.linalg.cholesky(np.asarray(seen.Λ) + 1e-12 * np.eye(d))  # Λ = H Hᵀ: d observations of unit noise
+
+    @jax.jit
+    def of(η):
+        what = Information(seen.Λ, η)
+        found = smooth(steps, what, jnp.zeros(d), jnp.eye(d))
+        _, before = adjoints(what, found)
+        more = (before.λ[:, :, None] * before.λ[:, None] - before.N)[1:]
+        return 0.5 * jnp.einsum("nkij,nji->k", changes, more), information_of_noise(
+            steps, what, found, changes, counted
+        )
+
+    slopes, known = [], []
+    for _ in range(4000):
+        z = [rng.standard_normal(d)]
+        for i in range(n - 1):
+            z.append(np.asarray(steps.Φ[i]) @ z[-1] + roots[i] @ rng.standard_normal(d))
+        seen_now = np.einsum("nji,nj->ni", H, np.array(z)) + rng.standard_normal((n, d))
+        slope, information_now = of(jnp.asarray(np.einsum("nij,nj->ni", H, seen_now)))
+        slopes.append(np.asarray(slope))
+        known.append(np.asarray(information_now))
+    np.testing.assert_allclose(np.mean(known, axis=0), np.cov(np.array(slopes).T), rtol=0.1, atol=0.02)
+
+
+def test_a_law_without_noise_has_the_exact_posterior():
+    """Decay dz = −k z from an unknown start, 20 observations with unknown noise, almost no diffusion: the posterior on a grid of
+    k, z0 and σ. Means within 0.1 standard deviations, those within 15 %."""
+    rng = np.random.default_rng(5)
+    times = np.linspace(0.2, 4, 20)
+    x = 3 * np.exp(-0.7 * times) + 0.2 * rng.standard_normal(20)
+    spec = arcta.LatentSDE(
+        decoder="identity",
+        drift=lambda t, z, p, u: [-p["k"] * z[0]],
+        parameters={"k": arcta.TruncatedNormal(1.0, 0.5)},
+        noise=arcta.LogNormal(0.3, 1.0),
+        initial=(2.0, 2.0),
+        diffusion_prior=(1e-6, 0.01),
+    )
+    fit = arcta.fit(spec, arcta.Series(times, x[:, None]), progress=False)
+    k, start, σ = np.meshgrid(
+        np.linspace(0.4, 1.1, 90), np.linspace(1.8, 3.6, 90), np.exp(np.linspace(-2.4, -0.8, 60)), indexing="ij"
+    )
+    path = start[..., None] * np.exp(-k[..., None] * (times - times[0]))
+    logs = -0.5 * ((k - 1) / 0.5) ** 2 - 0.5 * ((start - 2) / 2) ** 2 - 0.5 * np.log(σ / 0.3) ** 2
+    logs += np.sum(-0.5 * ((x - path) / σ[..., None]) ** 2, axis=-1) - 20 * np.log(σ)
+    weight = np.exp(logs - logs.max())
+    weight /= weight.sum()
+    ours = {"k": fit.model.drift.named_parameters()["k"].log, "σ": fit.model.likelihood.variance.log}
+    for name, grid in (("k", k), ("σ", σ)):
+        mean, std = float(np.ravel(ours[name].mean)[0]), float(np.exp(np.ravel(ours[name].log_std)[0]))
+        draws = np.exp(mean + std * rng.standard_normal(200_000))
+        draws = draws if name == "k" else np.sqrt(draws) * float(fit.layout.scaling.scale[0])
+        exact = np.sum(weight * grid)
+        exact_std = np.sqrt(np.sum(weight * (grid - exact) ** 2))
+        assert abs(draws.mean() - exact) < 0.1 * exact_std
+        assert abs(draws.std() / exact_std - 1) < 0.15

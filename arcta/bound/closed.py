@@ -31,6 +31,7 @@ from ..parts.sde import AbstractDrift
 from ..runtime.sums import Terms, sum_over
 from .evidence import (
     Drive,
+    Spread,
     Sums,
     closed_variance,
     count_channels,
@@ -38,8 +39,11 @@ from .evidence import (
     fix,
     no_drive,
     observe,
-    path_of,
+    path_kl,
+    push_of,
     smooth_safely,
+    spread_of,
+    work,
 )
 
 SHARE = 0.5  # of the way to a closed form, at a step
@@ -87,9 +91,12 @@ class ClosedForms(eqx.Module):
     ) -> tuple[Array, tuple[Terms, Sums]]:
         """A window's share of the bound, its terms, and what it says of the parts; all times the windows it stands for."""
         fixed = fix(model)
-        path_key, draw_key, hide_key = jax.random.split(key, 3)
+        path_key, draw_key, hide_key, turn_key = jax.random.split(key, 4)
         smooth = smooth_safely(fixed, window)
-        path = path_of(model, window, smooth, self.num_draws, self.num_times, path_key)
+        kl = path_kl(model, window, smooth, self.num_draws, self.num_times, path_key)
+        turn = jax.random.randint(turn_key, (), 0, 1 << 16)
+        push = push_of(fixed, smooth, len(smooth.scored) - 2 * window.margin, turn)
+        push_up = work(model.drift, push, model.drift.at_coefficients(fixed.drift.coefficients().mean))
         fitted = observe(model, smooth, max(self.num_draws // 2, 1), draw_key)
         variance = jnp.diagonal(smooth.posterior.covariance, axis1=1, axis2=2)
         coded = model.encode(window, key=hide_key).values[smooth.row]
@@ -99,14 +106,15 @@ class ClosedForms(eqx.Module):
         initial_kl = jnp.where(first, start.kl(fixed.initial), 0)
         one = jnp.where(first, 1.0, 0.0)
         drive = no_drive(fixed)
-        if len(path.pull):
-            drive = jax.lax.cond(due, lambda: drive_of(fixed, window, smooth, path.pull), lambda: drive)
+        if len(drive.pull):
+            drive = jax.lax.cond(due, lambda: drive_of(fixed, window, smooth, push), lambda: drive)
         starts = (one, one * start.mean, one * (start.mean**2 + variance[0]))
-        sums = Sums(drive, path.misfit, path.roughness, *fitted[1:], starts, jnp.ones(()), jnp.ones(()))
+        sums = Sums(drive, spread_of(fixed, smooth), *fitted[1:], starts, jnp.ones(()), jnp.ones(()))
         used = jnp.where(smooth.usable, scale, 0.0)
-        terms = {"log_likelihood": fitted.log_likelihood, "path_kl": path.kl, "initial_kl": initial_kl}
-        # The encoder's term is there for its gradient; the value is that of the bound.
-        bound = fitted.log_likelihood - path.kl - initial_kl - (miss - jax.lax.stop_gradient(miss))
+        terms = {"log_likelihood": fitted.log_likelihood, "path_kl": kl, "initial_kl": initial_kl}
+        # The drift's and the encoder's terms are there for their gradients; the value is that of the bound.
+        lift = push_up - miss
+        bound = fitted.log_likelihood - kl - initial_kl + lift - jax.lax.stop_gradient(lift)
         told = jax.tree.map(lambda x: used * jax.lax.stop_gradient(x), (terms, sums))
         return used * bound, (told[0], told[1]._replace(windows=scale))
 
@@ -115,7 +123,7 @@ class ClosedForms(eqx.Module):
         d, channels = len(model.initial.mean), count_channels(model)
         zeros = lambda *shape: jnp.zeros(shape)  # noqa: E731
         return Sums(
-            no_drive(model), zeros(d), zeros(d), zeros(channels, d + 1, d + 1), zeros(channels, d + 1),
+            no_drive(model), Spread(zeros(d, d), zeros(d)), zeros(channels, d + 1, d + 1), zeros(channels, d + 1),
             zeros(channels), zeros(channels), (zeros(), zeros(d), zeros(d)), zeros(), zeros(),
         )  # fmt: skip
 
@@ -161,11 +169,11 @@ class ClosedForms(eqx.Module):
         decoder = model.decoder.concluded(memory.squares, memory.products, variance, rate)
         counts = jnp.where(variance > 0, memory.counts, 0.0)
         likelihood = model.likelihood.concluded(memory.errors + memory.drift.errors, counts, rate)
-        misfit = jnp.maximum(memory.misfit + memory.drift.misfit, 1e-12)
-        roughness = jnp.maximum(memory.roughness, 1e-12)
-        best = jnp.log(2 * jnp.sqrt(misfit / roughness))
-        known = 0.5 * jnp.sqrt(misfit * roughness)  # the curvature in log q, there
-        diffusion = model.diffusion.approach(best, known, rate, 1 / (1 - OWN))
+        here = jnp.log(model.diffusion.median())
+        known, pull = memory.diffusion
+        slope = pull - known @ here + memory.drift.roughness
+        known = known + jnp.diag(jnp.maximum(-slope, 0.0))
+        diffusion = model.diffusion.climb(slope, known, rate)
         return decoder, likelihood, diffusion, model.initial.concluded(*memory.starts)
 
 

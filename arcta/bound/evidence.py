@@ -7,38 +7,45 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ..data.windows import Window
-from ..parts.chain import information, respond
+from ..parts.chain import adjoints, information, information_of_noise, respond
 from ..parts.decoders import decode_draws
 from ..parts.model import Model
-from ..parts.sde import interpolate_inputs, value_and_jacobian
+from ..parts.sde import AbstractDrift, interpolate_inputs, value_and_jacobian
 from ..parts.smoother import Pass, Rows, SmoothedPosterior, drift_slopes, over_steps, rows_of, smooth_rows
 from ..runtime.random import normal
 from ..runtime.small import solve_lower, solve_upper
 from .quadrature import stratified
 
+PAIRS = 2  # of opposite points at a node, in expectations of what is not linear
 FAR = 10.0  # standard deviations by which the last pass may move a state; a window where it does teaches nothing
 
 
 class Drive(NamedTuple):
     """What windows say of the drift's coefficients: I, η, and the curvature at a fixed path; and what the doubt about them adds to
-    ∫E a² and to E (x − output)²."""
+    the slope in log q and to E (x − output)²."""
 
     information: Float[Array, "coefficients coefficients"]
     pull: Float[Array, " coefficients"]
     hold: Float[Array, "coefficients coefficients"]
-    misfit: Float[Array, " latent"]
+    roughness: Float[Array, " latent"]
     errors: Float[Array, " channels"]
+
+
+class Spread(NamedTuple):
+    """What windows say of log q: the information, and η = I log q + slope."""
+
+    information: Float[Array, "latent latent"]
+    pull: Float[Array, " latent"]
 
 
 class Sums(NamedTuple):
     """Over all windows of the data, as one batch estimates them."""
 
     drift: Drive
-    misfit: Float[Array, " latent"]
-    roughness: Float[Array, " latent"]
+    diffusion: Spread
     squares: Float[Array, "channels latent_and_1 latent_and_1"]
     products: Float[Array, "channels latent_and_1"]
     errors: Float[Array, " channels"]
@@ -84,18 +91,11 @@ def smooth_safely(model: Model, window: Window) -> Smooth:
     return Smooth(posterior, last, rows, places.row, scored, usable)
 
 
-class Path(NamedTuple):
-    """½ ∫ E ‖r‖²/q dt, and with r = a − ½ q b the integrals of E a² and E b² by axis, for a level of the diffusion; and ∂/∂c."""
-
-    kl: Float[Array, ""]
-    misfit: Float[Array, " latent"]
-    roughness: Float[Array, " latent"]
-    pull: Float[Array, " coefficients"]
-
-
-def path_of(model: Model, window: Window, smooth: Smooth, num_draws: int, num_times: int, key: PRNGKeyArray) -> Path:
-    """By stratified times, and normal numbers, of an even number of draws in pairs of opposite sign. Differentiable in what no
-    closed form moves."""
+def path_kl(
+    model: Model, window: Window, smooth: Smooth, num_draws: int, num_times: int, key: PRNGKeyArray
+) -> Float[Array, ""]:
+    """½ ∫ E ‖r‖²/q dt by stratified times, and normal numbers, of an even number of draws in pairs of opposite sign. Differentiable
+    in the shape of q(t)."""
     fixed = fix(model)
     posterior, rows = smooth.posterior, smooth.rows
     time_key, noise_key = jax.random.split(key)
@@ -103,37 +103,105 @@ def path_of(model: Model, window: Window, smooth: Smooth, num_draws: int, num_ti
     end, sets = jnp.asarray(window.end), num_draws // len(signs)
     ts = end * jnp.tile(stratified(sets, num_times, key=time_key).ravel(), len(signs))
     ε = normal(noise_key, (sets * num_times, len(model.initial.mean)))
-    θ = model.drift.at_coefficients(fixed.drift.coefficients().mean)
-    level = fixed.diffusion.median()
+    θ, level = fixed.drift.median(), fixed.diffusion.median()
 
-    def at(t: Array, ε: Array) -> tuple[Array, ...]:
+    def at(t: Array, ε: Array) -> Array:
         q_t = posterior(t)
         m, δ = q_t.normal.mean, q_t.normal.deviation(ε)
         when, u = rows.start + t, interpolate_inputs(t, rows.input_times, rows.inputs)
-        f, J = value_and_jacobian(model.drift, when, m + δ, m, u, θ)
-        q = model.diffusion(when, level)
+        f, J = value_and_jacobian(fixed.drift, when, m + δ, m, u, θ)
+        q, steady = model.diffusion(when, level), fixed.diffusion(when, level)
         b = solve_upper(q_t.normal.factor, solve_lower(q_t.normal.factor, δ))
-        steady = jax.lax.stop_gradient(q)
-        a = q_t.drift(δ, steady, jax.lax.stop_gradient(J)) + 0.5 * steady * b - f
-        r = a - 0.5 * q * b
-        pull = jax.lax.stop_gradient(r / q) @ fixed.drift.slope(when, m + δ, u)
-        shape = steady / level
-        return jnp.sum(r**2 / q), a**2 / shape, b**2 * shape, pull
+        a = q_t.drift(δ, steady, J) + 0.5 * steady * b - f
+        return jnp.sum((a - 0.5 * q * b) ** 2 / q)
 
-    kl, misfit, roughness, pull = jax.tree.map(
-        lambda x: end * jnp.mean(x, axis=0), jax.vmap(at)(ts, jnp.concatenate([sign * ε for sign in signs]))
-    )
-    return Path(0.5 * kl, misfit, roughness, pull)
+    return 0.5 * end * jnp.mean(jax.vmap(at)(ts, jnp.concatenate([sign * ε for sign in signs])))
 
 
-def drive_of(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " coefficients"]) -> Drive:
+class Push(NamedTuple):
+    """Where the drift should go, at the nodes. Times the step, the posterior's drift less f, over q, is
+
+        λ − Λ δ + w (f̄ + J δ − f(m + δ))
+
+    at m + δ, by what is seen later and by the line f̄ + J δ that the smoother took f for; all but w f is in `λ` and `Λ`. Σ E of it,
+    times ∂f, is the slope of the bound. Points are pairs m ± δ, `shift` the δ."""
+
+    times: Float[Array, " n"]
+    mean: Float[Array, "n latent"]
+    inputs: Float[Array, "n inputs"]
+    shift: Float[Array, "n pairs latent"]
+    λ: Float[Array, "n latent"]
+    Λ: Float[Array, "n latent latent"]
+    weight: Float[Array, "n latent"]
+
+
+def work(drift: AbstractDrift, push: Push, θ: PyTree[Array]) -> Float[Array, ""]:
+    """A number whose slope in whatever f depends on is that of the bound."""
+
+    def at(t: Array, m: Array, u: Array, shift: Array, λ: Array, Λ: Array, weight: Array) -> Array:
+        def one(δ: Array) -> Array:
+            f = drift(t, m + δ, u, θ)
+            return (λ - Λ @ δ - weight * jax.lax.stop_gradient(f)) @ f
+
+        return jnp.mean(jax.vmap(one)(jnp.concatenate([shift, -shift])))
+
+    return jnp.sum(jax.vmap(at)(*push))
+
+
+def push_of(model: Model, smooth: Smooth, size: int, turn: Int[Array, ""]) -> Push:
+    """Each node takes some of the axes of its covariance, in turn; all of them where those are few.
+
+    A drift that is `believed` follows the likelihood alone, as if the line were true: where q is almost nothing, f off that line
+    weighs on the bound without end, and a user's equations are not to blame.
+    """
+    rows, mean, last = smooth.rows, smooth.posterior.mean, smooth.last
+    to, since = _halves(smooth)
+    after, before = adjoints(last.seen, last.found)
+    λ = to[:, None] * after.λ + since[:, None] * before.λ
+    Λ = to[:, None, None] * after.Λ + since[:, None, None] * before.Λ
+    n, d = mean.shape
+    pairs = min(d, PAIRS)
+    axes = (turn + pairs * jnp.arange(n)[:, None] + jnp.arange(pairs)) % d
+    columns = jnp.swapaxes(smooth.posterior.at_nodes().factor, 1, 2)
+    shift = jnp.sqrt(1.0 * d) * jnp.take_along_axis(columns, axes[:, :, None], axis=1)
+    when, level = rows.start + rows.times, model.diffusion.median()
+    q = jax.vmap(lambda t: model.diffusion(t, level))(when)
+    line = last.f + jnp.einsum("nij,nj->ni", last.J, last.found.e)
+    weight = jnp.zeros_like(q) if model.drift.believed else (to + since)[:, None] / q
+    λ, Λ = λ + weight * line, Λ - weight[:, :, None] * last.J
+    push = Push(when, mean, rows.inputs_at_nodes(), shift, λ, Λ, weight)
+    begin = jnp.argmax(smooth.scored)  # all else is margin
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, size), push)
+
+
+def _halves(smooth: Smooth) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Half of the step that follows each node, and of the one before it, where those begin at a scored node."""
+    h = 0.5 * jnp.where(smooth.scored[:-1], jnp.diff(smooth.rows.times), 0.0)
+    return jnp.append(h, 0.0), jnp.append(0.0, h)
+
+
+def spread_of(model: Model, smooth: Smooth) -> Spread:
+    """By the noise that is seen later, more of it or less than expected."""
+    rows, last, level = smooth.rows, smooth.last, model.diffusion.median()
+    q = jax.vmap(lambda t: model.diffusion(t, level))(rows.start + rows.times)
+    to, since = _halves(smooth)
+    more = [x.λ**2 - jnp.diagonal(x.N, axis1=1, axis2=2) for x in adjoints(last.seen, last.found)]
+    slope = 0.5 * jnp.sum(q * (to[:, None] * more[0] + since[:, None] * more[1]), axis=0)
+    roots = jnp.sqrt(q)[:, :, None] * jnp.eye(q.shape[1], dtype=q.dtype)
+    begin, end = (jnp.einsum("nik,njk->nkij", x, x) for x in (last.steps.Φ @ roots[:-1], roots[1:]))
+    changes = 0.5 * jnp.diff(rows.times)[:, None, None, None] * (begin + end)
+    known = information_of_noise(last.steps, last.seen, last.found, changes, smooth.scored)
+    return Spread(known, known @ jnp.log(level) + slope)
+
+
+def drive_of(model: Model, window: Window, smooth: Smooth, push: Push) -> Drive:
     """What a window says of the drift's coefficients, and what the doubt about them adds."""
     drift, level = model.drift, model.diffusion.median()
     slopes = drift_slopes(model, smooth.rows, smooth.posterior.mean)
     answer = respond(
         smooth.last.steps, smooth.last.seen, smooth.last.found, over_steps(smooth.rows, smooth.last.J, slopes)
     )
-    begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
+    begin, count = jnp.argmax(smooth.scored), len(push.times)
 
     def inside(x: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(x, begin, count)
@@ -144,16 +212,16 @@ def drive_of(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " 
     h = jnp.where(scored, jnp.diff(times, append=times[-1:]), 0.0)
     q = jax.vmap(lambda t: model.diffusion(t, level))(smooth.rows.start + times)
     known = information(answer.ahead, seen, found.P, scored)
-    # Given c the mean is m + M (c − c̄), and its residual moves by q (∂η⁺ − Λ⁺ M).
-    moved = q[..., None] * (answer.η - found.later.Λ @ answer.e)
-    state, residual = (x @ drift.factor() for x in (answer.e, moved))
+    # Given c the mean is m + M (c − c̄), and λ moves by ∂η⁺ − Λ⁺ M.
+    state, moved = (x @ drift.factor() for x in (answer.e, answer.η - found.later.Λ @ answer.e))
     _, H, _ = jax.vmap(model.decoder.linearise)(m)
     errors = jnp.sum(jnp.einsum("nci,nip->ncp", H, state) ** 2, axis=2) * (mask & scored[:, None])
+    c = drift.coefficients().mean
     return Drive(
         information=known,
-        pull=known @ drift.coefficients().mean + pull,
-        hold=drift.gram(F, h[:, None] / q),
-        misfit=jnp.einsum("n,ni->i", h, jnp.sum(residual**2, axis=2) * level / q),
+        pull=known @ c + jax.grad(lambda c: work(drift, push, drift.at_coefficients(c)))(c),
+        hold=jnp.zeros_like(known) if drift.believed else drift.gram(F, h[:, None] / q),
+        roughness=0.5 * jnp.einsum("n,ni->i", h, q * jnp.sum(moved**2, axis=2)),
         errors=jnp.sum(errors, axis=0),
     )
 
@@ -170,7 +238,7 @@ class Fitted(NamedTuple):
 
 def closed_variance(model: Model, num_channels: int) -> Float[Array, " channels"]:
     """Of the noise of the channels with closed forms; 0 for others."""
-    return model.likelihood.normal_variance(num_channels) if model.decoder.affine else jnp.zeros(num_channels)
+    return model.likelihood.normal_noise(num_channels)[0] if model.decoder.affine else jnp.zeros(num_channels)
 
 
 def _draw_densities(model: Model, smooth: Smooth, num_draws: int, key: PRNGKeyArray) -> Float[Array, "nodes channels"]:
@@ -196,14 +264,15 @@ def observe(model: Model, smooth: Smooth, num_draws: int, key: PRNGKeyArray) -> 
     errors = jnp.zeros_like(seen)
     densities = jnp.zeros_like(seen)
     if model.decoder.affine:
-        outputs, H, doubt = jax.vmap(fixed.decoder.linearise)(m)
+        outputs, H, vague = jax.vmap(fixed.decoder.linearise)(m)
         spread = jnp.einsum("nci,nij,ncj->nc", H, S, H) + jnp.einsum(
-            "nci,ni->nc", doubt, jnp.diagonal(yy, axis1=1, axis2=2)[:, :size]
+            "nci,ni->nc", vague, jnp.diagonal(yy, axis1=1, axis2=2)[:, :size]
         )
         errors = seen * ((x - outputs) ** 2 + spread)
         density = jax.vmap(fixed.likelihood.log_density, in_axes=(0, 0, None))
-        at_mean = density(rows.values, outputs, fixed.likelihood.median())
-        densities = at_mean - 0.5 * spread / jnp.where(closed, variance, 1.0)
+        at_mean = density(rows.values, outputs, fixed.likelihood.typical())
+        doubt = fixed.likelihood.normal_noise(count)[1]
+        densities = at_mean - 0.5 * (spread / jnp.where(closed, variance, 1.0) + doubt)
     if not (model.decoder.affine and model.likelihood.all_normal):
         densities = jnp.where(closed, densities, _draw_densities(model, smooth, num_draws, key))
     return Fitted(

@@ -30,6 +30,7 @@ from ..parts.physics import DriftLike, OwnDrift, ParametricDrift, Units
 from ..parts.posterior import Bridge, DiagonalNormal, encoding_size
 from ..parts.prior import Known, Learned, LogNormal, Parameter
 from ..parts.sde import AbstractDrift, NeuralDrift, PlainDrift
+from ..parts.smoother import margin_for
 from ..runtime.host import array, generator
 from .reading import DataLayout, Reading, encoder_kind
 from .spec import LatentSDE
@@ -37,6 +38,9 @@ from .spec import LatentSDE
 
 def _variance(spec: LatentSDE, layout: DataLayout, reading: Reading, columns: np.ndarray) -> Parameter:
     start = np.array(reading.noise)[columns] ** 2
+    if isinstance(spec.noise, LogNormal):
+        median, spread = np.asarray(spec.noise.prior_quantile(0.5)), np.asarray(spec.noise.log.prior_std)
+        return LogNormal((median / layout.scaling.scale[columns]) ** 2, 2 * spread, start=start, start_spread=0.1)
     if spec.noise == "posterior":
         return LogNormal(np.full(len(columns), 0.1), 3.0, start=start, start_spread=0.1)
     if spec.noise == "learned":
@@ -99,6 +103,15 @@ def _drift(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.random
     span = reading.span if spec.time_dependent else None
     options = {"hidden_sizes": spec.drift_sizes, "activation": spec.activation, "span": span}
     return kind(size, len(layout.input_names), **options, rng=rng)
+
+
+def _initial(spec: LatentSDE, layout: DataLayout, size: int) -> DiagonalNormal:
+    if spec.initial is None:
+        return DiagonalNormal.standard(size)
+    own, scaling = spec.decoder == "identity", layout.scaling  # as for a user's drift
+    shift, scale = (scaling.shift, scaling.scale) if own else (np.zeros(size), np.ones(size))
+    mean, std = ((np.broadcast_to(np.asarray(x, float), (size,))) for x in spec.initial)
+    return DiagonalNormal(array((mean - shift) / scale), array(2 * np.log(std / scale)), known=True)
 
 
 def start_variance(layout: DataLayout, reading: Reading) -> float:
@@ -212,10 +225,11 @@ def build(spec: LatentSDE, layout: DataLayout, reading: Reading, *, key: PRNGKey
         kernel=_kernel(spec, layout, reading, kernel_rng),
         drift=drift,
         diffusion=Diffusion(level, size, span=span, rng=diffusion_rng),
-        initial=DiagonalNormal.standard(size),
+        initial=_initial(spec, layout, size),
         decoder=_decoder(spec, layout, reading, decoder_rng),
         likelihood=_likelihood(spec, layout, reading),
         bridge=Bridge(size) if encoder.bridged else None,
         rotation=spec.rotation,
         smoothed=smoothed,
+        margin=margin_for(layout.typical_step) if smoothed else 0,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from ..parts.decoders import DECODERS
 from ..parts.diffusion import DIFFUSIONS
@@ -13,7 +13,7 @@ from ..parts.encoders import ENCODERS, AbstractEncoder
 from ..parts.likelihoods import LIKELIHOODS
 from ..parts.networks import ACTIVATIONS
 from ..parts.physics import DriftLike
-from ..parts.prior import Parameter
+from ..parts.prior import LogNormal, Parameter
 from ..parts.sde import DRIFTS, DriftFunction
 
 POSTERIORS = ("auto", "smoother", "amortised")
@@ -33,7 +33,9 @@ class LatentSDE:
       `"log-normal"` (positive data), `"bernoulli"`, `"poisson"`, `"negative-binomial"` (counts that scatter more), or a mapping
       from channel names to these (channels left out are Gaussian).
     - `noise`: `"posterior"` (log-normal, the default), `"learned"` (a point estimate), or the known standard deviation
-      in the data's units (of log-normal channels: that of the logarithm).
+      in the data's units (of log-normal channels: that of the logarithm), or a `LogNormal` as its prior.
+    - `initial`: the mean and the standard deviation of the state where a series starts, in the data's units with
+      `decoder="identity"`; by default it is learned.
     - `encoder`: `"local"` (lines through the observations around, from both sides; the default), `"window"` (an observation
       and the `lookahead` ones after it, as in the paper; the default for frames), `"gru"` or `"transformer"` (networks over
       the whole window), or a module of yours, which sees one node (values and mask of it and the ones after it, the steps
@@ -61,7 +63,8 @@ class LatentSDE:
     latent_size: int | None = None
     decoder: str | Callable[..., Array] | None = None
     likelihood: str | Mapping[str, str] = "auto"
-    noise: str | float = "posterior"
+    noise: str | float | LogNormal = "posterior"
+    initial: tuple[ArrayLike, ArrayLike] | None = None
     encoder: str | Callable[..., Array] | AbstractEncoder | None = None
     lookahead: int = 2
     drift: str | DriftFunction | DriftLike = "neural"
@@ -99,7 +102,7 @@ class LatentSDE:
                 self._check_choice(name, choices)
         if isinstance(self.noise, str):
             self._check_choice("noise", ("posterior", "learned"))
-        elif self.noise <= 0:
+        elif not isinstance(self.noise, LogNormal) and self.noise <= 0:
             raise ValueError(f"a known noise must be positive; got {self.noise}. Use noise='learned' to learn it.")
         kinds = [self.likelihood] if isinstance(self.likelihood, str) else self.likelihood.values()
         for kind in kinds:

@@ -37,10 +37,11 @@ class Information(NamedTuple):
 
 
 class Smoothed(NamedTuple):
-    """e and S given everything, P given all up to a node, and what later nodes say of it."""
+    """e and S given everything, and given all up to a node (`past`, P); and what later nodes say of it."""
 
     e: Vectors
     S: Matrices
+    past: Vectors
     P: Matrices
     later: Information
 
@@ -120,7 +121,7 @@ def smooth(steps: Steps, seen: Information, e: Float[Array, " latent"], P: Float
     later = _backward(steps, seen)
     S = jax.lax.map(lambda pair: combine(*pair), (covariances, later.Λ))
     pull = later.η - jnp.einsum("nij,nj->ni", later.Λ, means)
-    return Smoothed(means + jnp.einsum("nij,nj->ni", S, pull), S, covariances, later)
+    return Smoothed(means + jnp.einsum("nij,nj->ni", S, pull), S, means, covariances, later)
 
 
 def expect(
@@ -167,3 +168,55 @@ def information(
     U = symmetric(seen.Λ - seen.Λ @ P @ seen.Λ) * counted[:, None, None]
     size = ahead.shape[2]
     return symmetric(ahead.reshape(-1, size).T @ (U @ ahead).reshape(-1, size))
+
+
+class Adjoint(NamedTuple):
+    """λ = Q⁻¹ E w and its variance N, of the noise that reaches a node or leaves it; E λ at z is λ − Λ (z − e)."""
+
+    λ: Vectors
+    N: Matrices
+    Λ: Matrices
+
+
+def adjoints(seen: Information, found: Smoothed) -> tuple[Adjoint, Adjoint]:
+    """Right after each node and right before it."""
+
+    def of(later: Information) -> Adjoint:
+        return Adjoint(
+            later.η - jnp.einsum("nij,nj->ni", later.Λ, found.e),
+            symmetric(later.Λ - later.Λ @ found.S @ later.Λ),
+            later.Λ,
+        )
+
+    return of(found.later), of(jax.tree.map(jnp.add, found.later, seen))
+
+
+def information_of_noise(
+    steps: Steps,
+    seen: Information,
+    found: Smoothed,
+    changes: Float[Array, "n_less_1 k latent latent"],
+    counted: Bool[Array, " n"],
+) -> Float[Array, "k k"]:
+    """What the nodes that count say of numbers that Q depends on, by ∂Q."""
+    d, k = found.e.shape[1], changes.shape[1]
+    keep = jnp.eye(d, dtype=found.P.dtype) - found.P @ seen.Λ
+    U = symmetric(seen.Λ - seen.Λ @ found.P @ seen.Λ) * counted[:, None, None]
+    ahead = jnp.einsum("nij,nj->ni", steps.Φ, found.past[:-1]) + steps.ρ
+    news = seen.η[1:] - jnp.einsum("nij,nj->ni", seen.Λ[1:], ahead)
+
+    def step(state: tuple[Array, Array, Array], item: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], None]:
+        dP, de, known = state
+        Φ, dQ, keep, U, news = item
+        dP = Φ @ dP @ Φ.T + dQ
+        de = de @ Φ.T
+        flat = (U @ dP).reshape(k, -1)
+        across = jnp.swapaxes(U @ dP, 1, 2).reshape(k, -1)
+        known = known + 0.5 * flat @ across.T + de @ U @ de.T
+        dP = keep @ dP @ keep.T
+        de = de @ keep.T + dP @ news
+        return (dP, de, known), None
+
+    nothing = (jnp.zeros((k, d, d), U.dtype), jnp.zeros((k, d), U.dtype), jnp.zeros((k, k), U.dtype))
+    (_, _, known), _ = jax.lax.scan(step, nothing, (steps.Φ, changes, keep[1:], U[1:], news))
+    return symmetric(known)

@@ -29,8 +29,8 @@ class ByChannel(AbstractLikelihood):
         keys = jax.random.split(key, len(self.parts))
         return tuple(part.draw(key=k) for part, k in zip(self.parts, keys, strict=True))
 
-    def median(self) -> tuple[PyTree[Array], ...]:
-        return tuple(part.median() for part in self.parts)
+    def typical(self) -> tuple[PyTree[Array], ...]:
+        return tuple(part.typical() for part in self.parts)
 
     def log_density(self, x: Values, output: Values, θ: tuple[PyTree[Array], ...]) -> Values:
         each = zip(self.parts, self._split(x), self._split(output), θ, strict=True)
@@ -59,9 +59,9 @@ class ByChannel(AbstractLikelihood):
     def all_normal(self) -> bool:
         return all(part.all_normal for part in self.parts)
 
-    def normal_variance(self, num_channels: int) -> Values:
-        each = zip(self.parts, self.channels, strict=True)
-        return self._gather([part.normal_variance(len(columns)) for part, columns in each])
+    def normal_noise(self, num_channels: int) -> tuple[Values, Values]:
+        each = [part.normal_noise(len(columns)) for part, columns in zip(self.parts, self.channels, strict=True)]
+        return self._gather([variance for variance, _ in each]), self._gather([doubt for _, doubt in each])
 
     def concluded(self, squares: Values, counts: Values, rate: Float[Array, ""]) -> "ByChannel":
         each = zip(self.parts, self._split(squares), self._split(counts), strict=True)

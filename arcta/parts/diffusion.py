@@ -36,11 +36,11 @@ class AbstractDiffusion(AbstractPart):
     def kl(self) -> Float[Array, ""]:
         """KL(q(θ) ‖ p(θ))."""
 
-    def approach(
-        self, mean: Float[Array, " latent"], information: Float[Array, " latent"], rate: Float[Array, ""], doubt: float
+    def climb(
+        self, slope: Float[Array, " latent"], information: Float[Array, "latent latent"], rate: Float[Array, ""]
     ) -> "AbstractDiffusion":
-        """With its level moved towards what the data says of its logarithm (`Parameter.approach`)."""
-        return eqx.tree_at(lambda d: d.level, self, self.level.approach(mean, information, rate, doubt))
+        """With its level moved up a log-likelihood with that slope and curvature in its logarithm (`Parameter.climb`)."""
+        return eqx.tree_at(lambda d: d.level, self, self.level.climb(slope, information, rate))
 
 
 class Diffusion(AbstractDiffusion):

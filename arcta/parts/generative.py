@@ -70,7 +70,7 @@ class AbstractGenerative(eqx.Module):
 
     def median(self) -> Draw:
         """The posterior medians in place of a draw."""
-        return Draw(self.drift.median(), self.diffusion.median(), self.likelihood.median(), self.decoder.median())
+        return Draw(self.drift.median(), self.diffusion.median(), self.likelihood.typical(), self.decoder.median())
 
     def draws(self, count: int, *, key: PRNGKeyArray) -> Draw:
         """So many independent ones, stacked."""

@@ -54,8 +54,8 @@ class AbstractLikelihood(AbstractPart):
         """θ, which the others take."""
 
     @abc.abstractmethod
-    def median(self) -> PyTree[Array]:
-        """The posterior median in place of a draw."""
+    def typical(self) -> PyTree[Array]:
+        """θ in place of all draws: medians, of variances 1 / E (1/v)."""
 
     @abc.abstractmethod
     def log_density(self, x: Values, output: Values, θ: PyTree[Array]) -> Values:
@@ -81,9 +81,9 @@ class AbstractLikelihood(AbstractPart):
     def shown(self) -> list[Shown]:
         """What is uncertain or learned, for the table of results."""
 
-    def normal_variance(self, num_channels: int) -> Values:
-        """v where `view` of the data is N(output, v), by channel; 0 where it is not."""
-        return jnp.zeros(num_channels)
+    def normal_noise(self, num_channels: int) -> tuple[Values, Values]:
+        """That v, and E log v less its logarithm, where `view` of the data is N(output, v); 0 where it is not."""
+        return jnp.zeros(num_channels), jnp.zeros(num_channels)
 
     @property
     def all_normal(self) -> bool:
@@ -146,8 +146,8 @@ class _Uncertain(ChannelLikelihood):
     def draw(self, *, key: PRNGKeyArray) -> Values:
         return self.variance.sample(key=key)
 
-    def median(self) -> Values:
-        return self.variance.quantile(0.5)
+    def typical(self) -> Values:
+        return self.variance.harmonic()
 
     def kl(self) -> Float[Array, ""]:
         return self.variance.kl()
@@ -189,11 +189,11 @@ class _NormalAsSeen(_Real):
     def all_normal(self) -> bool:
         return True
 
-    def normal_variance(self, num_channels: int) -> Values:
-        return self.variance.quantile(0.5)
+    def normal_noise(self, num_channels: int) -> tuple[Values, Values]:
+        return self.typical(), jnp.log(self.variance.quantile(0.5) / self.typical())
 
     def concluded(self, squares: Values, counts: Values, rate: Float[Array, ""]) -> "_NormalAsSeen":
-        best = jnp.log(jnp.maximum(squares, 1e-12) / jnp.maximum(counts, 1.0))
+        best = jnp.log(jnp.maximum(squares, 1e-12) / jnp.maximum(counts, 1.0)) + self.normal_noise(len(counts))[1]
         moves = jnp.where(counts > 0, rate, 0.0)
         return eqx.tree_at(lambda x: x.variance, self, self.variance.approach(best, 0.5 * counts, moves))
 
@@ -268,7 +268,7 @@ class _Certain(ChannelLikelihood):
     def draw(self, *, key: PRNGKeyArray) -> Float[Array, " 0"]:
         return jnp.zeros((0,))
 
-    def median(self) -> Float[Array, " 0"]:
+    def typical(self) -> Float[Array, " 0"]:
         return jnp.zeros((0,))
 
     def kl(self) -> Float[Array, ""]:
@@ -367,7 +367,7 @@ class NegativeBinomial(_Counts):
     def draw(self, *, key: PRNGKeyArray) -> Values:
         return self.dispersion.sample(key=key)
 
-    def median(self) -> Values:
+    def typical(self) -> Values:
         return self.dispersion.quantile(0.5)
 
     def log_density(self, x: Values, output: Values, θ: Values) -> Values:

@@ -19,13 +19,14 @@ from .kernel import DeepKernel
 from .likelihoods import AbstractLikelihood
 from .posterior import AbstractGaussian, AbstractPosterior, Bridge, Nodes, infer
 from .sde import AbstractDrift
-from .smoother import MARGIN, smooth_window
+from .smoother import smooth_window
 
 
 class Model(AbstractGenerative):
     """Generative model and inference network together.
 
-    `smoothed`: whether the posterior is the encoder's, or follows the model's own flow. `rotation`: whether the former turns.
+    `smoothed`: whether the posterior is the encoder's, or follows the model's own flow, with that `margin` beyond either end of a
+    window. `rotation`: whether the former turns.
     """
 
     encoder: AbstractEncoder
@@ -38,11 +39,11 @@ class Model(AbstractGenerative):
     bridge: Bridge | None = None
     rotation: bool = eqx.field(static=True, default=True)
     smoothed: bool = eqx.field(static=True, default=False)
+    margin: int = eqx.field(static=True, default=0)
 
     @property
     def reach(self) -> tuple[int, int]:
-        margin = max(self.encoder.margin, MARGIN) if self.smoothed else self.encoder.margin
-        return self.encoder.lookahead, margin
+        return self.encoder.lookahead, max(self.encoder.margin, self.margin)
 
     @property
     def whole_rows(self) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from ..runtime.host import Held
 from .prior import Coordinates, Parameter
-from .sde import AbstractDrift, Coefficients, Draw, DriftFunction, Inputs, State, Time, depart, joint_kl
+from .sde import AbstractDrift, Coefficients, Draw, DriftFunction, Inputs, State, Time, depart, shared_entropy
 
 
 class Units(NamedTuple):
@@ -35,6 +35,7 @@ class ParametricDrift(AbstractDrift):
     function: DriftFunction = eqx.field(static=True)
     units: Units
     joint: Held | None = None
+    believed: ClassVar[bool] = True
 
     def __init__(self, function: DriftFunction, parameters: Mapping[str, Parameter], units: Units = Units()):
         self.function, self.parameters, self.units, self.joint = function, dict(parameters), units, None
@@ -94,9 +95,8 @@ class ParametricDrift(AbstractDrift):
         return {name: item.quantile(0.5) for name, item in self.parameters.items()}
 
     def kl(self) -> Float[Array, ""]:
-        if self.joint is not None:
-            return joint_kl(self.joint, self.coefficients())
-        return sum((item.kl() for item in self.parameters.values()), start=jnp.zeros(()))
+        alone = sum((item.kl() for item in self.parameters.values()), start=jnp.zeros(()))
+        return alone if self.joint is None else alone + shared_entropy(self.joint)
 
     def named_parameters(self) -> Mapping[str, Parameter]:
         return self.parameters

@@ -75,10 +75,11 @@ class AbstractGaussian(AbstractPart):
 
 
 class DiagonalNormal(AbstractGaussian):
-    """N(mean, diag exp(log_variance)). Learned, it is p(z0), what unconditional samples start from."""
+    """N(mean, diag exp(log_variance)). Learned, or `known`, it is p(z0), what unconditional samples start from."""
 
     mean: Float[Array, "*times latent"]
     log_variance: Float[Array, "*times latent"]
+    known: bool = eqx.field(static=True, default=False)
 
     @staticmethod
     def standard(latent_size: int) -> "DiagonalNormal":
@@ -89,6 +90,8 @@ class DiagonalNormal(AbstractGaussian):
     ) -> "DiagonalNormal":
         """The most likely one for states whose number, sum and sum of squares are known, and one more of unit spread: the variance
         of a single start would shrink for ever."""
+        if self.known:
+            return self
         mean = total / jnp.maximum(count, 1e-3)
         variance = (squares - 2 * mean * total + count * mean**2 + 1) / (count + 1)
         return DiagonalNormal(mean, jnp.log(jnp.maximum(variance, 1e-6)))
@@ -101,6 +104,7 @@ class DiagonalNormal(AbstractGaussian):
 
     # A posterior and its prior are of one family.
     def kl(self, other: "DiagonalNormal") -> Float[Array, ""]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        other = jax.lax.stop_gradient(other) if other.known else other
         difference = self.log_variance - other.log_variance
         squared = (self.mean - other.mean) ** 2 * jnp.exp(-other.log_variance)
         return 0.5 * jnp.sum(jnp.exp(difference) + squared - 1 - difference)
@@ -276,7 +280,8 @@ class InterpolatedPosterior(AbstractPosterior):
         return before, jnp.min(jnp.where(past, jnp.inf, times), initial=1e6) - t
 
     def at_nodes(self) -> DiagonalNormal:
-        return DiagonalNormal(*jnp.split(self.interpolant.at_nodes, 2, axis=1))
+        mean, log_variance = jnp.split(self.interpolant.at_nodes, 2, axis=1)
+        return DiagonalNormal(mean, log_variance)
 
 
 class Nodes(eqx.Module):

@@ -20,6 +20,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..runtime.host import ArrayLike, array
 
 Numbers = ArrayLike
+FALL, RISE = (
+    0.1,
+    1.0,
+)  # the longest steps of `climb`, down and up: a noise falls no faster than other parts learn to explain it
 
 
 class Parameter(eqx.Module):
@@ -40,6 +44,10 @@ class Parameter(eqx.Module):
     def prior_quantile(self, probability: float | Array) -> Float[Array, ...] | None:
         """Of the prior, if there is one that is fixed."""
         return None
+
+    def harmonic(self) -> Float[Array, ...]:
+        """1 / E (1/θ), of a positive one."""
+        return self.quantile(0.5)
 
     def started_at(self, median: Float[np.ndarray, ...]) -> Parameter:
         """With its median there, if that is where a reading of the data may put it."""
@@ -73,6 +81,18 @@ class Parameter(eqx.Module):
         best = (information * mean + here.prior_precision * here.prior_mean) / jnp.maximum(precision, 1e-12)
         std = jax.lax.rsqrt(jnp.maximum(information / doubt + here.prior_precision, 1e-12))
         return self.moved(here.mean + rate * (best - here.mean), std)
+
+    def climb(self, slope: Float[Array, " n"], information: Float[Array, "n n"], rate: Float[Array, ""]) -> Parameter:
+        """Moved by `rate` of a Newton step up a log-likelihood and the prior, some way at most; the posterior's width follows."""
+        here = self.coordinates()
+        if here is None:
+            return self
+        precision = information + jnp.diag(here.prior_precision + 1e-6)
+        scale = jax.lax.rsqrt(jnp.diagonal(precision))
+        inverse = jnp.linalg.inv(precision * scale[:, None] * scale)
+        step = scale * (inverse @ (scale * (slope + here.prior_precision * (here.prior_mean - here.mean))))
+        std = scale * jnp.sqrt(jnp.diagonal(inverse))
+        return self.moved(here.mean + rate * jnp.clip(step, -FALL, RISE), std)
 
 
 class Coordinates(NamedTuple):
@@ -161,6 +181,9 @@ class LogNormal(Parameter):
     def prior_quantile(self, probability: float | Array) -> Float[Array, ...]:
         return jnp.exp(self.log.prior_quantile(probability))
 
+    def harmonic(self) -> Float[Array, ...]:
+        return jnp.exp(self.log.mean - 0.5 * jnp.exp(2 * self.log.log_std))
+
     def started_at(self, median: Float[np.ndarray, ...]) -> LogNormal:
         return eqx.tree_at(lambda p: p.log.mean, self, array(np.log(median)))
 
@@ -175,6 +198,52 @@ class LogNormal(Parameter):
 
     def coordinates_of(self, value: Float[Array, ...]) -> Float[Array, ...]:
         return jnp.log(value)
+
+
+class TruncatedNormal(LogNormal):
+    """A positive parameter with a prior N(mean, std²) that is cut off at zero; the posterior is log-normal.
+
+    !!! example
+
+        >>> import arcta
+        >>> round(float(arcta.TruncatedNormal(mean=1.0, std=0.5).prior_quantile(0.5)), 2)
+        1.01
+    """
+
+    prior_mean: Float[Array, ...]
+    prior_std: Float[Array, ...]
+
+    def __init__(self, mean: Numbers, std: Numbers, *, start: Numbers | None = None):
+        centre, spread = np.broadcast_arrays(np.asarray(mean, float), np.asarray(std, float))
+        begin = np.where(centre > 0, centre, spread) if start is None else start
+        super().__init__(begin, 1.0)
+        self.prior_mean, self.prior_std = array(centre), array(spread)
+
+    def _prior(self) -> tuple[Array, Array]:
+        return jax.lax.stop_gradient((self.prior_mean, self.prior_std))
+
+    def _moments(self) -> tuple[Array, Array]:
+        """E θ and E θ²."""
+        variance = jnp.exp(2 * self.log.log_std)
+        return jnp.exp(self.log.mean + 0.5 * variance), jnp.exp(2 * (self.log.mean + variance))
+
+    def kl(self) -> Float[Array, ""]:
+        (mean, std), (first, second) = self._prior(), self._moments()
+        distance = 0.5 * (second - 2 * mean * first + mean**2) / std**2
+        logs = jnp.log(std) + jax.scipy.stats.norm.logcdf(mean / std) - self.log.log_std - self.log.mean - 0.5
+        return jnp.sum(distance + logs)
+
+    def prior_quantile(self, probability: float | Array) -> Float[Array, ...]:
+        mean, std = self._prior()
+        below = jax.scipy.stats.norm.cdf(-mean / std)
+        return mean + std * jax.scipy.stats.norm.ppf(below + probability * (1 - below))
+
+    def coordinates(self) -> Coordinates:
+        """The prior of log θ as a parabola, where the posterior is; bent no less than where θ is the prior's mean."""
+        (mean, std), (first, second) = self._prior(), self._moments()
+        slope = 1 - (second - mean * first) / std**2
+        precision = jnp.maximum(2 * second - mean * first, second) / std**2
+        return Coordinates(self.log.mean, self.log.mean + slope / precision, precision)
 
 
 class Weights(Parameter):

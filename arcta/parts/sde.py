@@ -47,10 +47,12 @@ class Coefficients(NamedTuple):
 class AbstractDrift(AbstractPart):
     """f(t, z, u; θ) at one point; θ is what `draw` or `median` gave.
 
-    `takes_dynamics`: whether `started_from` puts the linear dynamics of a reading into it.
+    `takes_dynamics`: whether `started_from` puts the linear dynamics of a reading into it. `believed`: whether it is a law that
+    holds, rather than something flexible.
     """
 
     takes_dynamics: ClassVar[bool] = False
+    believed: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, t: Time, z: State, u: Inputs, θ: Draw) -> State:
@@ -156,6 +158,12 @@ def joint_kl(joint: Held, c: Coefficients) -> Float[Array, ""]:
     squares = (jnp.sum(Λ**2, axis=1) + (c.mean - c.prior_mean) ** 2) * c.prior_precision
     logs = jnp.log(jnp.maximum(c.prior_precision, 1e-12)) + 2 * jnp.log(jnp.abs(jnp.diagonal(Λ)) + 1e-30)
     return 0.5 * jnp.sum(squares - 1 - logs)
+
+
+def shared_entropy(joint: Held) -> Float[Array, ""]:
+    """How much less the entropy of N(c̄, Λ Λᵀ) is than that of its coefficients one by one."""
+    Λ = joint.value
+    return jnp.sum(0.5 * jnp.log(jnp.sum(Λ**2, axis=1) + 1e-30) - jnp.log(jnp.abs(jnp.diagonal(Λ)) + 1e-30))
 
 
 class NeuralDrift(AbstractDrift):

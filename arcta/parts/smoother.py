@@ -11,6 +11,7 @@ Between nodes m and S are cubic in time with these slopes. Nodes without an obse
 coefficients c, by M = ∂m/∂c, makes the posterior of both one: q(c) q(z | c) with mean m + M (c − c̄).
 """
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -28,7 +29,14 @@ from .sde import interpolate_inputs, value_and_jacobian
 BROAD = 1.0  # the variance of a state of which nothing is known: that of standardised data
 PASSES = 2
 LONGEST = 0.4  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
-MARGIN = 32  # nodes beyond either end of a window: what is remembered across them is little
+
+MEMORY = 3.0  # what is remembered across that much time is little, and across so many nodes
+FEWEST, MOST = 32, 128  # nodes beyond either end of a window
+
+
+def margin_for(step: float) -> int:
+    """How many nodes of that step to smooth beyond either end of a window."""
+    return int(min(max(math.ceil(MEMORY / step), FEWEST), MOST))
 
 
 class Rows(NamedTuple):
@@ -48,7 +56,7 @@ class Rows(NamedTuple):
 
 def potentials(model: AbstractGenerative, rows: Rows, m: Vectors) -> Information:
     """Λ and η of each node's observations at means m: exact for Gaussian noise and linear read-outs, Gauss–Newton otherwise."""
-    θ = model.likelihood.median()
+    θ = model.likelihood.typical()
 
     def of_one(x: Array, mask: Array, m: Array) -> tuple[Array, Array]:
         output, H, doubt = model.decoder.linearise(m)
@@ -191,7 +199,7 @@ def smooth_rows(
 
 def _slopes(last: Pass, q: Vectors) -> Sides:
     """The rates of m and S on both sides of each node, given what is seen after it, itself left out or counted in."""
-    e, S, _, after = last.found
+    e, S, after = last.found.e, last.found.S, last.found.later
 
     def at(f: Array, J: Array, e: Array, S: Array, q: Array, Λ: Array, η: Array) -> tuple[Array, Array]:
         A = J - q[:, None] * Λ

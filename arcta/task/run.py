@@ -19,7 +19,7 @@ from ..data.series import Series
 from ..data.windows import WindowShape
 from ..model.reading import DataLayout, Reading
 from ..model.spec import LatentSDE
-from ..parts.prior import Known, Learned, LogNormal, Normal, Parameter
+from ..parts.prior import Known, Learned, LogNormal, Normal, Parameter, TruncatedNormal
 from ..training.settings import Training
 
 T = TypeVar("T", DataLayout, Reading)
@@ -28,6 +28,7 @@ OWN_CODE = ("drift", "decoder", "encoder")
 _BLANK: dict[str, Callable[[np.ndarray], Parameter]] = {
     "LogNormal": lambda ones: LogNormal(ones, ones),
     "Normal": lambda ones: Normal(ones, ones),
+    "TruncatedNormal": lambda ones: TruncatedNormal(ones, ones),
     "Known": Known,
     "Learned": Learned,
 }
@@ -41,11 +42,21 @@ def describe(spec: LatentSDE) -> dict[str, object]:
         if value is not None and not isinstance(value, str):
             fields[name] = {"user": getattr(value, "__name__", type(value).__name__)}
     if spec.parameters is not None:
-        fields["parameters"] = {
-            name: {"kind": type(item).__name__, "shape": list(np.shape(item.quantile(0.5)))}
-            for name, item in spec.parameters.items()
-        }
+        fields["parameters"] = {name: _named(item) for name, item in spec.parameters.items()}
+    if isinstance(spec.noise, Parameter):
+        fields["noise"] = _named(spec.noise)
+    if spec.initial is not None:
+        fields["initial"] = [np.asarray(part, float).tolist() for part in spec.initial]
     return fields
+
+
+def _named(item: Parameter) -> dict[str, object]:
+    return {"kind": type(item).__name__, "shape": list(np.shape(item.quantile(0.5)))}
+
+
+def _blank(stored: Mapping[str, Any]) -> Parameter:
+    """A parameter of that kind and shape, for the weights of a run to fill."""
+    return _BLANK[stored["kind"]](np.ones(tuple(stored["shape"])))
 
 
 def restore_spec(stored: Mapping[str, Any], code: Mapping[str, object]) -> LatentSDE:
@@ -63,9 +74,9 @@ def restore_spec(stored: Mapping[str, Any], code: Mapping[str, object]) -> Laten
         elif code.get(name) is not None:
             raise ValueError(f"this run uses arcta's own {name}; leave {name}= out.")
     if fields["parameters"] is not None:
-        fields["parameters"] = {
-            name: _BLANK[item["kind"]](np.ones(tuple(item["shape"]))) for name, item in fields["parameters"].items()
-        }
+        fields["parameters"] = {name: _blank(item) for name, item in fields["parameters"].items()}
+    if isinstance(fields["noise"], dict):
+        fields["noise"] = _blank(fields["noise"])
     return LatentSDE(**fields)
 
 

@@ -175,9 +175,12 @@ def _finish(task: Task, prepared: Prepared, outcome: Outcome, before: list[Row])
     history = [*before, *outcome.history]
     jumps = [row["join_kl_mean"] for row in history if "join_kl_mean" in row]
     if jumps and jumps[-1] > JOIN_WARNING:
+        cure = "use a larger partition_size" + (
+            "" if model.refined else ", more lookahead, or Training(join_penalty=1.0)"
+        )
         warnings.warn(
             f"the posterior jumps by {jumps[-1]:.2g} nats on average where windows meet, so the sum over windows may exceed "
-            "the true bound; use a larger partition_size, more lookahead, or Training(join_penalty=1.0).",
+            f"the true bound; {cure}.",
             stacklevel=4,
         )
     layout, reading = task.read
