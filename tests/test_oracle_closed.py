@@ -129,7 +129,7 @@ def learned_start(fit: arcta.Fit) -> np.ndarray:
 
 
 def test_the_posterior_of_a_rate_is_that_of_the_exact_likelihood(relaxation):
-    """On a grid, with the learned diffusion: centred on its mode to 0.02 standard deviations, which are those of a curvature there and
+    """On a grid, with the learned diffusion: centred on its mode to 0.02 standard deviations, which are those of the curvature and
     within 15 % of the exact ones. (The posterior of log rate is skewed: its mean is 0.2 of them below.)"""
     series, log_likelihood, spec = relaxation
     fit = arcta.fit(spec, series, training=arcta.Training(steps=1500), progress=False)
