@@ -52,6 +52,7 @@ SDE = SolvedSDE(
 METHODS: dict[str, tuple[Any, arcta.Training]] = {
     "ARCTA, paper's": (PAPER, PAPER_TRAINING),
     "ARCTA, ours": (OURS, OUR_TRAINING),
+    "ARCTA, encoder's": (dataclasses.replace(OURS, posterior="amortised"), OUR_TRAINING),
     "neural ODE, adjoint 1e-2": (dataclasses.replace(ODE, tolerance=1e-2), RIVAL_TRAINING),
     "neural ODE, adjoint 1e-4": (dataclasses.replace(ODE, tolerance=1e-4), RIVAL_TRAINING),
     "neural ODE, adjoint 1e-6": (dataclasses.replace(ODE, tolerance=1e-6), RIVAL_TRAINING),
@@ -59,8 +60,10 @@ METHODS: dict[str, tuple[Any, arcta.Training]] = {
     "latent SDE, stochastic adjoint": (SDE, RIVAL_TRAINING),
     "latent SDE, backprop": (dataclasses.replace(SDE, gradient="backprop"), RIVAL_TRAINING),
 }
-ARCTA, RIVALS = tuple(METHODS)[:2], tuple(METHODS)[2:]
-STYLE = dict(zip(METHODS, ("#74b3ce", ACCENT, "#f0b5bd", SECOND, "#8c2a3a", "#e08e45", MUTED, INK), strict=True))
+ARCTA, RIVALS = tuple(METHODS)[:3], tuple(METHODS)[3:]
+STYLE = dict(
+    zip(METHODS, ("#74b3ce", ACCENT, "#3d8f6d", "#f0b5bd", SECOND, "#8c2a3a", "#e08e45", MUTED, INK), strict=True)
+)
 
 
 def measure(study: Study, method: str, seed: int) -> dict[str, Any]:
@@ -129,9 +132,11 @@ def curves(rows: list[dict[str, Any]]) -> Any:
 def run(study: Study) -> None:
     methods = ("ARCTA, ours", "neural ODE, backprop 1e-4") if study.quick else tuple(METHODS)
     seeds = range(study.num_seeds(10))
-    jobs = [{"method": method, "seed": seed} for seed in seeds for method in methods]
-    settings = {method: [repr(model), repr(training)] for method, (model, training) in METHODS.items()}
-    rows = study.measure(jobs, lambda method, seed: measure(study, method, seed), {**settings, "quick": study.quick})
+    rows: list[dict[str, Any]] = []
+    for method in methods:
+        settings = {method: [repr(part) for part in METHODS[method]], "quick": study.quick}
+        jobs = [{"method": method, "seed": seed} for seed in seeds]
+        rows += study.measure(jobs, lambda method, seed: measure(study, method, seed), settings)
     rows = [row for row in rows if "rmse" in row]
 
     def median(method: str, value: Any) -> float:

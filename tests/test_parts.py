@@ -45,6 +45,21 @@ def test_log_normal_kl_against_scipy(median, spread, start, start_spread):
     assert ours == pytest.approx(exact, rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.parametrize(("mean", "std", "start"), [(1.0, 0.5, 0.6), (0.05, 0.05, 0.02), (-0.5, 1.0, 0.4)])
+def test_a_normal_prior_cut_off_at_zero_against_scipy(mean, std, start):
+    """∫ q log(q/p), quantiles of the prior, and the slope of its parabola in log θ."""
+    ours = arcta.TruncatedNormal(mean, std, start=start)
+    width = float(np.exp(ours.log.log_std))
+    q, p = scipy.stats.lognorm(width, scale=start), scipy.stats.truncnorm(-mean / std, np.inf, loc=mean, scale=std)
+    integrand = lambda y: q.pdf(np.exp(y)) * np.exp(y) * (q.logpdf(np.exp(y)) - p.logpdf(np.exp(y)))  # noqa: E731
+    exact = scipy.integrate.quad(integrand, np.log(start) - 10 * width, np.log(start) + 10 * width, limit=200)[0]
+    assert float(ours.kl()) == pytest.approx(exact, rel=1e-4, abs=1e-4)
+    assert float(ours.prior_quantile(0.3)) == pytest.approx(p.ppf(0.3), rel=1e-3)
+    at = ours.coordinates()
+    slope = jax.grad(lambda m: eqx.tree_at(lambda x: x.log.mean, ours, m).kl())(ours.log.mean)
+    assert float(at.prior_precision * (at.prior_mean - at.mean)) == pytest.approx(-float(slope), rel=1e-4)
+
+
 @pytest.mark.parametrize("double", [False, True])
 def test_log_normal_kl_against_monte_carlo(double):
     with jax.enable_x64(True) if double else contextlib.nullcontext():

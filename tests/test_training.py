@@ -74,7 +74,7 @@ def test_resume_continues_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert part.stopped == "interrupted"
     assert part.history[-1]["step"] == 20
-    assert not same(part, whole)
+    assert len(part.history) < len(whole.history)
     options = {"key": 1, "validation": TEST, "training": SETTINGS, "out": tmp_path / "part", "progress": False}
     again = arcta.fit(SMALL, TRAIN, **options, resume=True)
     assert same(again, whole)

@@ -427,3 +427,28 @@ def test_a_long_horizon_is_walked_in_stretches_that_leave_no_trace(monkeypatch):
     assert bands.plot(context=train) is not None
     with pytest.raises(ValueError, match=r"quantiles kept are 0\.1, 0\.5, 0\.9"):
         bands.quantile(0.95)
+
+
+def test_priors_of_a_law_are_saved_and_its_states_refined(tmp_path):
+    """A run with priors for noise and start comes back as it was; smoothing to the end agrees with smoothing where that settles."""
+    times = np.linspace(0, 6, 40)
+    values = np.exp(-0.5 * times)[:, None] + 0.05 * np.random.default_rng(0).standard_normal((40, 1))
+    spec = arcta.LatentSDE(
+        decoder="identity",
+        drift=lambda t, z, p, u: [-p["k"] * z[0]],
+        parameters={"k": arcta.TruncatedNormal(1.0, 1.0)},
+        noise=arcta.LogNormal(0.1, 1.0),
+        initial=(1.0, 0.5),
+    )
+    fit = arcta.fit(spec, arcta.Series(times, values), training=arcta.Training(steps=60), out=tmp_path, progress=False)
+    again = arcta.load(tmp_path, drift=spec.drift)
+    np.testing.assert_array_equal(fit.smooth(key=1).mean, again.smooth(key=1).mean)
+    assert again.parameters().equals(fit.parameters())
+    scaling = fit.layout.scaling
+    assert float(fit.model.initial.mean[0]) == pytest.approx(
+        float((1.0 - scaling.shift[0]) / scaling.scale[0]), rel=1e-5
+    )
+    exact, quick = fit.refine(key=1), fit.smooth(key=1)
+    assert np.max(np.abs(exact.mean - quick.mean)) < 0.1 * np.mean(quick.states.std(axis=0))
+    with pytest.raises(ValueError, match="a mean and a positive standard deviation"):
+        arcta.LatentSDE(initial=(0.0, -1.0))

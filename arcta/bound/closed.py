@@ -4,16 +4,16 @@ The bound of a window is that of its smoothed posterior (`parts.smoother`), held
 averaged over the last steps, then say where each part belongs:
 
     drift       f = F c + …:  (Ī + τ⁻²) c = η̄,   η = Σ I c̄ + ∂bound/∂c,   I what the observations say of c, the path integrated out
-    diffusion   with r = a − ½ q b, b = S⁻¹ δ:   E‖r‖²/q has its minimum at   q = 2 √(∫E a² / ∫E b²)
+    diffusion   Newton's step in log q:  slope ½ q ∫ (λ² − N) dt, λ the smoothed noise over q, N its variance; I as for the drift
     noise       v = Σ E (x − output)² / count
     read-out    Bayesian linear regression of the observations on [z, 1]
     start       mean and variance of the states at the starts
 
-and parts move there by a fraction of the way. The drift's I is what the filter's innovations say: with E‖F‖²/q in its place, the
-curvature at a fixed path, a drift would hardly move where q is small, for the smoothed path follows the drift it was made with.
-Some of that curvature is kept to hold what the data says nothing of. The posterior of c and of the state is one, q(c) q(z | c), and
-the doubt about c counts in noise and diffusion. Gradients, by Adam, train the rest: features, other decoders and likelihoods, and
-an encoder that imitates the smoothed posterior, whose guess the smoother starts from.
+and parts move there by a fraction of the way; no random number decides where. I is what the filter's innovations say: with E‖F‖²/q
+in its place, the curvature at a fixed path, a drift would hardly move where q is small, for the smoothed path follows the drift it
+was made with. Some of that curvature is kept to hold what the data says nothing of. The posterior of c and of the state is one,
+q(c) q(z | c), and the doubt about c counts in noise and diffusion. Gradients, by Adam, train the rest: features, other decoders and
+likelihoods, and an encoder that imitates the smoothed posterior, whose guess the smoother starts from.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ DOUBT = 0.003  # of the same: what a window says nothing of is not drawn at rand
 EARLY = 20  # steps over which the share rises
 LONG = (6, 64)  # the fewest and the most steps to average over; in between, a sweep of the windows
 PACE = 0.05  # of the optimiser's steps, for features of a drift whose coefficients have a closed form
-OWN = 0.75  # of what a path says of q, the part that the smoother put there itself: random walks, dense observations
 COLUMNS = (
     100  # coefficients; a drift with more waits some steps for its closed form, which then costs little beside the rest
 )

@@ -14,12 +14,11 @@ from ..parts.chain import adjoints, information, information_of_noise, respond
 from ..parts.decoders import decode_draws
 from ..parts.model import Model
 from ..parts.sde import AbstractDrift, interpolate_inputs, value_and_jacobian
-from ..parts.smoother import Pass, Rows, SmoothedPosterior, drift_slopes, over_steps, rows_of, smooth_rows
+from ..parts.smoother import PAIRS, Pass, Rows, SmoothedPosterior, drift_slopes, over_steps, rows_of, smooth_rows
 from ..runtime.random import normal
 from ..runtime.small import solve_lower, solve_upper
 from .quadrature import stratified
 
-PAIRS = 2  # of opposite points at a node, in expectations of what is not linear
 FAR = 10.0  # standard deviations by which the last pass may move a state; a window where it does teaches nothing
 
 

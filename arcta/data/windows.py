@@ -118,6 +118,14 @@ def fill_gaps(observed: Float[np.ndarray, " n"], longest: float) -> Float[np.nda
     return np.concatenate([*(np.linspace(a, b, count, endpoint=False) for a, b, count in ends), observed[-1:]])
 
 
+def with_fillers(shape: WindowShape, data: Sequence[Series], scaling: Scaling, longest: float) -> WindowShape:
+    """A shape for gaps that are filled, with room for as many observations as before."""
+    shape = shape._replace(longest=longest)
+    observed = sum(int(item.mask.any(axis=1).sum()) for item in data)
+    filled = sum(len(_rows(item, scaling, shape).times) for item in data)
+    return shape._replace(size=min(-(-shape.size * filled // observed), shape.size + MOST_FILLERS))
+
+
 def _rows(series: Series, scaling: Scaling, shape: WindowShape) -> Rows:
     """The observed rows of a series, and empty ones in its gaps."""
     observed = series.mask.any(axis=1)

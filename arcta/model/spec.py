@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from ..parts.decoders import DECODERS
@@ -100,6 +101,10 @@ class LatentSDE:
         for name, choices in (("decoder", DECODERS), ("encoder", ENCODERS), ("drift", DRIFTS)):
             if isinstance(getattr(self, name), str):
                 self._check_choice(name, choices)
+        if self.initial is not None and (len(self.initial) != 2 or np.any(np.asarray(self.initial[1], float) <= 0)):
+            raise ValueError(
+                f"initial must be a mean and a positive standard deviation; got {self.initial}. Leave it out to learn both."
+            )
         if isinstance(self.noise, str):
             self._check_choice("noise", ("posterior", "learned"))
         elif not isinstance(self.noise, LogNormal) and self.noise <= 0:

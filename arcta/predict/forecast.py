@@ -39,12 +39,13 @@ class InputTable(Protocol):
 
 class Sampling(NamedTuple):
     """How many paths, the solver's longest step (in the user's units), whether only quantiles are kept of them, and whether states
-    are first refined by the model's own flow (`recognise`); by default as the model was trained."""
+    are first refined by the model's own flow (`recognise`), by default as the model was trained; and if so, how thoroughly."""
 
     num_samples: int = 256
     max_step: float | None = None
     quantiles: tuple[float, ...] | None = None
     refine: bool | None = None
+    thorough: bool = False
 
     def refines(self, model: AbstractGenerative) -> bool:
         return model.refined if self.refine is None else self.refine

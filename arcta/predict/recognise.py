@@ -30,6 +30,10 @@ LONGEST = (
     0.25  # step between two nodes in the model's units of time; shorter than in training, which visits them many times
 )
 PASSES = ((3, 1.0), (40, 0.3))  # how many, of what stride: at first, and where those do not settle
+THOROUGH = (
+    0.25,
+    ((100, 0.5),),
+)  # the same for those who ask for more: the part of a step, and passes until nothing moves
 LARGEST = 20_000_000  # entries of ∂m/∂c at the nodes; beyond, states and coefficients are drawn on their own
 MOST = 20_000  # nodes; a gap of more steps than that would be all there is to compute
 SETTLED = 0.5  # the last pass may move no state by more than that many of its standard deviations
@@ -118,12 +122,19 @@ def _refine(
 
 
 def refined(
-    model: AbstractGenerative, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"], *, first: bool = True
+    model: AbstractGenerative,
+    layout: DataLayout,
+    series: Series,
+    times: Float[np.ndarray, " n"],
+    *,
+    first: bool = True,
+    thorough: bool = False,
 ) -> Recognised | str:
     """The refined posterior at times inside a series; or why there is none. `first`: the series starts where p(z0) holds, and is
-    not the end of a longer one."""
+    not the end of a longer one. `thorough`: with shorter steps, until nothing moves."""
     observed = series.times[series.mask.any(axis=1)]
-    longest = LONGEST * layout.scaling.time_scale
+    part, tries = THOROUGH if thorough else (1.0, PASSES)
+    longest = part * LONGEST * layout.scaling.time_scale
     if len(observed) < 2:
         return "has one observation"
     if len(observed) + np.sum(np.diff(observed) / longest) > MOST:
@@ -136,7 +147,7 @@ def refined(
     size = len(model.drift.coefficients().mean)
     respond = model.refined and 0 < size * guess.size <= LARGEST
     since = array((asked - nodes[0]) / layout.scaling.time_scale)
-    for passes, stride in PASSES:
+    for passes, stride in tries:
         found, change = _refine(model, rows, guess, since, respond=respond, passes=passes, stride=stride)
         finite = all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(found))
         if float(change) < SETTLED and finite:
@@ -152,11 +163,12 @@ def posterior_at(
     *,
     refine: bool,
     first: bool = True,
+    thorough: bool = False,
 ) -> Recognised:
     """The posterior at increasing times inside a series."""
     if not refine:
         return Recognised(amortised(model, layout, series, times))
-    found = refined(model, layout, series, times, first=first)
+    found = refined(model, layout, series, times, first=first, thorough=thorough)
     if isinstance(found, str):
         warnings.warn(f"'{series.name}' {found}; its states are the encoder's, not refined.", stacklevel=4)
         return Recognised(amortised(model, layout, series, times))

@@ -37,7 +37,7 @@ def smooth(
             f"smoothing works inside the data, from t={observed[0]:g} to t={observed[-1]:g} of '{series.name}'; got times "
             f"from {asked[0]:g} to {asked[-1]:g}. Use forecast for times after the last observation."
         )
-    known = posterior_at(model, layout, series, asked, refine=sampling.refines(model))
+    known = posterior_at(model, layout, series, asked, refine=sampling.refines(model), thorough=sampling.thorough)
     state_key, decode_key = jax.random.split(key)
     states, draws = draw_states(model, known, sampling.num_samples, state_key)
     levels = sampling.quantiles

@@ -98,6 +98,19 @@ class Fit(Forecaster):
         sampling = Sampling(num_samples, refine=refine)
         return cast(Prediction, self._mixed(smooth, series, times, sampling=sampling, key=as_key(key)))
 
+    def refine(
+        self,
+        data: Series | None = None,
+        times: ArrayLike | None = None,
+        *,
+        num_samples: int = 256,
+        key: int | PRNGKeyArray = 0,
+    ) -> Prediction:
+        """`smooth` for those who ask for more: by the model's own flow whatever it was trained with, on nodes four times as close,
+        until no state moves. Takes seconds where `smooth` takes a fraction of one."""
+        series, sampling = self._given(data)[0], Sampling(num_samples, refine=True, thorough=True)
+        return cast(Prediction, self._mixed(smooth, series, times, sampling=sampling, key=as_key(key)))
+
     def sample(
         self,
         times: ArrayLike,

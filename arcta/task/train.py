@@ -135,6 +135,7 @@ def _measure(task: Task, prepared: Prepared) -> Callable[[PyTree, int], Row]:
             "kl_weight": float(weight(np.int32(step - 1))),
             "drift_evaluations": values * batch * step,
             "drift_derivatives": derivatives * batch * step,
+            "diffusion": float(np.exp(np.mean(np.log(model.diffusion.median())))),
         }
         if len(some) and (step % training.validate_every == 0 or step == training.steps):
             jumps = np.asarray(_joins(model, before, after, meet))

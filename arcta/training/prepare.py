@@ -15,7 +15,7 @@ from ..bound.closed import ClosedForms
 from ..bound.objective import Objective
 from ..data.batches import TrainingData
 from ..data.series import Series, as_list
-from ..data.windows import Window, WindowShape, windows_of
+from ..data.windows import Window, WindowShape, windows_of, with_fillers
 from ..model.build import build
 from ..model.reading import DataLayout, Reading, read_data
 from ..model.spec import LatentSDE
@@ -86,7 +86,7 @@ def prepare(
     model = recipe.make(spec, layout, reading, key)
     shape = layout.window_shape(model)
     if model.refined:
-        shape = shape._replace(longest=LONGEST)
+        shape = with_fillers(shape, series, layout.scaling, LONGEST)
     windows = windows_of(series, layout.scaling, shape) if like is None else like.windows
     model = warm_start(model, spec, layout, reading, windows) if recipe.warm else model
     loss = objective_of(training, smoothed=model.refined) if recipe.loss is None else recipe.loss(training)
