@@ -39,11 +39,9 @@ from .evidence import (
     fix,
     no_drive,
     observe,
-    path_kl,
-    push_of,
+    path_of,
     smooth_safely,
     spread_of,
-    work,
 )
 
 SHARE = 0.5  # of the way to a closed form, at a step
@@ -90,12 +88,9 @@ class ClosedForms(eqx.Module):
     ) -> tuple[Array, tuple[Terms, Sums]]:
         """A window's share of the bound, its terms, and what it says of the parts; all times the windows it stands for."""
         fixed = fix(model)
-        path_key, draw_key, hide_key, turn_key = jax.random.split(key, 4)
+        path_key, draw_key, hide_key = jax.random.split(key, 3)
         smooth = smooth_safely(fixed, window)
-        kl = path_kl(model, window, smooth, self.num_draws, self.num_times, path_key)
-        turn = jax.random.randint(turn_key, (), 0, 1 << 16)
-        push = push_of(fixed, smooth, len(smooth.scored) - 2 * window.margin, turn)
-        push_up = work(model.drift, push, model.drift.at_coefficients(fixed.drift.coefficients().mean))
+        path = path_of(model, window, smooth, self.num_draws, self.num_times, path_key)
         fitted = observe(model, smooth, max(self.num_draws // 2, 1), draw_key)
         variance = jnp.diagonal(smooth.posterior.covariance, axis1=1, axis2=2)
         coded = model.encode(window, key=hide_key).values[smooth.row]
@@ -106,14 +101,13 @@ class ClosedForms(eqx.Module):
         one = jnp.where(first, 1.0, 0.0)
         drive = no_drive(fixed)
         if len(drive.pull):
-            drive = jax.lax.cond(due, lambda: drive_of(fixed, window, smooth, push), lambda: drive)
+            drive = jax.lax.cond(due, lambda: drive_of(fixed, window, smooth, path.pull), lambda: drive)
         starts = (one, one * start.mean, one * (start.mean**2 + variance[0]))
         sums = Sums(drive, spread_of(fixed, smooth), *fitted[1:], starts, jnp.ones(()), jnp.ones(()))
         used = jnp.where(smooth.usable, scale, 0.0)
-        terms = {"log_likelihood": fitted.log_likelihood, "path_kl": kl, "initial_kl": initial_kl}
-        # The drift's and the encoder's terms are there for their gradients; the value is that of the bound.
-        lift = push_up - miss
-        bound = fitted.log_likelihood - kl - initial_kl + lift - jax.lax.stop_gradient(lift)
+        terms = {"log_likelihood": fitted.log_likelihood, "path_kl": path.kl, "initial_kl": initial_kl}
+        # The encoder's term is there for its gradient; the value is that of the bound.
+        bound = fitted.log_likelihood - path.kl - initial_kl - (miss - jax.lax.stop_gradient(miss))
         told = jax.tree.map(lambda x: used * jax.lax.stop_gradient(x), (terms, sums))
         return used * bound, (told[0], told[1]._replace(windows=scale))
 

@@ -21,7 +21,7 @@ from ..parts.generative import Draw
 from ..parts.model import Model
 from ..parts.posterior import AbstractPosterior
 from ..parts.sde import interpolate_inputs
-from ..parts.smoother import PAIRS, PASSES
+from ..parts.smoother import PASSES
 from ..runtime.random import normal
 from .quadrature import stratified
 from .residual import residual
@@ -147,9 +147,8 @@ def _noise(
 def drift_evaluations(model: Model, num_draws: int, num_times: int, num_rows: int = 0) -> tuple[int, int]:
     """How often a window of so many rows evaluates the drift at single points (NFE), and how many forward derivatives it takes
     besides: along the path, and, where the posterior follows the model's own flow, at every row in each pass and, for the slopes of
-    the bound, at pairs of points around the nodes."""
+    a user's parameters, at pairs of points around the nodes."""
     values, at_rows, size = num_draws * num_times, PASSES * num_rows if model.smoothed else 0, len(model.initial.mean)
     turned = values if (model.rotation or model.smoothed) and size > 1 else 0
-    slopes = 2 if len(model.drift.coefficients().mean) else 1
-    around = slopes * 2 * min(size, PAIRS) * (num_rows - 2 * model.reach[1]) if model.smoothed else 0
+    around = 2 * size * (num_rows - 2 * model.reach[1]) if model.smoothed and model.drift.believed else 0
     return values + at_rows + around, (turned + at_rows) * size

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..data.windows import Window
 from ..parts.chain import adjoints, information, information_of_noise, respond
 from ..parts.decoders import decode_draws
 from ..parts.model import Model
 from ..parts.sde import AbstractDrift, interpolate_inputs, value_and_jacobian
-from ..parts.smoother import PAIRS, Pass, Rows, SmoothedPosterior, drift_slopes, over_steps, rows_of, smooth_rows
+from ..parts.smoother import Pass, Rows, SmoothedPosterior, drift_slopes, over_steps, rows_of, smooth_rows
 from ..runtime.random import normal
 from ..runtime.small import solve_lower, solve_upper
 from .quadrature import stratified
@@ -90,11 +90,16 @@ def smooth_safely(model: Model, window: Window) -> Smooth:
     return Smooth(posterior, last, rows, places.row, scored, usable)
 
 
-def path_kl(
-    model: Model, window: Window, smooth: Smooth, num_draws: int, num_times: int, key: PRNGKeyArray
-) -> Float[Array, ""]:
-    """½ ∫ E ‖r‖²/q dt by stratified times, and normal numbers, of an even number of draws in pairs of opposite sign. Differentiable
-    in the shape of q(t)."""
+class Path(NamedTuple):
+    """½ ∫ E ‖r‖²/q dt, r the posterior's drift less f; and its slope in the coefficients."""
+
+    kl: Float[Array, ""]
+    pull: Float[Array, " coefficients"]
+
+
+def path_of(model: Model, window: Window, smooth: Smooth, num_draws: int, num_times: int, key: PRNGKeyArray) -> Path:
+    """By stratified times, and normal numbers, of an even number of draws in pairs of opposite sign. Differentiable in what no
+    closed form moves."""
     fixed = fix(model)
     posterior, rows = smooth.posterior, smooth.rows
     time_key, noise_key = jax.random.split(key)
@@ -102,73 +107,64 @@ def path_kl(
     end, sets = jnp.asarray(window.end), num_draws // len(signs)
     ts = end * jnp.tile(stratified(sets, num_times, key=time_key).ravel(), len(signs))
     ε = normal(noise_key, (sets * num_times, len(model.initial.mean)))
-    θ, level = fixed.drift.median(), fixed.diffusion.median()
+    c, level = fixed.drift.coefficients().mean, fixed.diffusion.median()
+    θ = model.drift.at_coefficients(c)
 
-    def at(t: Array, ε: Array) -> Array:
+    def at(t: Array, ε: Array) -> Path:
         q_t = posterior(t)
         m, δ = q_t.normal.mean, q_t.normal.deviation(ε)
         when, u = rows.start + t, interpolate_inputs(t, rows.input_times, rows.inputs)
-        f, J = value_and_jacobian(fixed.drift, when, m + δ, m, u, θ)
+        f, J = value_and_jacobian(model.drift, when, m + δ, m, u, θ)
         q, steady = model.diffusion(when, level), fixed.diffusion(when, level)
         b = solve_upper(q_t.normal.factor, solve_lower(q_t.normal.factor, δ))
-        a = q_t.drift(δ, steady, J) + 0.5 * steady * b - f
-        return jnp.sum((a - 0.5 * q * b) ** 2 / q)
+        a = q_t.drift(δ, steady, jax.lax.stop_gradient(J)) + 0.5 * steady * b - f
+        r = a - 0.5 * q * b
+        pull = jax.lax.stop_gradient(r / q) @ fixed.drift.slope(when, m + δ, u)
+        return Path(0.5 * jnp.sum(r**2 / q), pull)
 
-    return 0.5 * end * jnp.mean(jax.vmap(at)(ts, jnp.concatenate([sign * ε for sign in signs])))
+    return jax.tree.map(
+        lambda x: end * jnp.mean(x, axis=0), jax.vmap(at)(ts, jnp.concatenate([sign * ε for sign in signs]))
+    )
 
 
 class Push(NamedTuple):
-    """Where the drift should go, at the nodes. Times the step, the posterior's drift less f, over q, is
-
-        λ − Λ δ + w (f̄ + J δ − f(m + δ))
-
-    at m + δ, by what is seen later and by the line f̄ + J δ that the smoother took f for; all but w f is in `λ` and `Λ`. Σ E of it,
-    times ∂f, is the slope of the bound. Points are pairs m ± δ, `shift` the δ."""
+    """What is seen later says of the drift at the nodes, times the step: λ − Λ δ at m + δ, whose Σ E, times ∂f, is the slope of the
+    log-likelihood. Points are pairs m ± δ, `shift` the δ."""
 
     times: Float[Array, " n"]
     mean: Float[Array, "n latent"]
     inputs: Float[Array, "n inputs"]
-    shift: Float[Array, "n pairs latent"]
+    shift: Float[Array, "n latent latent"]
     λ: Float[Array, "n latent"]
     Λ: Float[Array, "n latent latent"]
-    weight: Float[Array, "n latent"]
 
 
-def work(drift: AbstractDrift, push: Push, θ: PyTree[Array]) -> Float[Array, ""]:
-    """A number whose slope in whatever f depends on is that of the bound."""
+def slope_of_law(drift: AbstractDrift, push: Push) -> Float[Array, " coefficients"]:
+    """That slope, in the drift's coefficients."""
 
-    def at(t: Array, m: Array, u: Array, shift: Array, λ: Array, Λ: Array, weight: Array) -> Array:
-        def one(δ: Array) -> Array:
-            f = drift(t, m + δ, u, θ)
-            return (λ - Λ @ δ - weight * jax.lax.stop_gradient(f)) @ f
+    def work(c: Array) -> Array:
+        θ = drift.at_coefficients(c)
 
-        return jnp.mean(jax.vmap(one)(jnp.concatenate([shift, -shift])))
+        def at(node: Push) -> Array:
+            def one(δ: Array) -> Array:
+                return (node.λ - node.Λ @ δ) @ drift(node.times, node.mean + δ, node.inputs, θ)
 
-    return jnp.sum(jax.vmap(at)(*push))
+            return jnp.mean(jax.vmap(one)(jnp.concatenate([node.shift, -node.shift])))
+
+        return jnp.sum(jax.vmap(at)(push))
+
+    return jax.grad(work)(drift.coefficients().mean)
 
 
-def push_of(model: Model, smooth: Smooth, size: int, turn: Int[Array, ""]) -> Push:
-    """Each node takes some of the axes of its covariance, in turn; all of them where those are few.
-
-    A drift that is `believed` follows the likelihood alone, as if the line were true: where q is almost nothing, f off that line
-    weighs on the bound without end, and a user's equations are not to blame.
-    """
-    rows, mean, last = smooth.rows, smooth.posterior.mean, smooth.last
+def push_of(smooth: Smooth, size: int) -> Push:
+    """Points along the axes of each node's covariance."""
+    rows, mean = smooth.rows, smooth.posterior.mean
     to, since = _halves(smooth)
-    after, before = adjoints(last.seen, last.found)
+    after, before = adjoints(smooth.last.seen, smooth.last.found)
     λ = to[:, None] * after.λ + since[:, None] * before.λ
     Λ = to[:, None, None] * after.Λ + since[:, None, None] * before.Λ
-    n, d = mean.shape
-    pairs = min(d, PAIRS)
-    axes = (turn + pairs * jnp.arange(n)[:, None] + jnp.arange(pairs)) % d
-    columns = jnp.swapaxes(smooth.posterior.at_nodes().factor, 1, 2)
-    shift = jnp.sqrt(1.0 * d) * jnp.take_along_axis(columns, axes[:, :, None], axis=1)
-    when, level = rows.start + rows.times, model.diffusion.median()
-    q = jax.vmap(lambda t: model.diffusion(t, level))(when)
-    line = last.f + jnp.einsum("nij,nj->ni", last.J, last.found.e)
-    weight = jnp.zeros_like(q) if model.drift.believed else (to + since)[:, None] / q
-    λ, Λ = λ + weight * line, Λ - weight[:, :, None] * last.J
-    push = Push(when, mean, rows.inputs_at_nodes(), shift, λ, Λ, weight)
+    shift = mean.shape[1] ** 0.5 * jnp.swapaxes(smooth.posterior.at_nodes().factor, 1, 2)
+    push = Push(rows.start + rows.times, mean, rows.inputs_at_nodes(), shift, λ, Λ)
     begin = jnp.argmax(smooth.scored)  # all else is margin
     return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, size), push)
 
@@ -193,14 +189,18 @@ def spread_of(model: Model, smooth: Smooth) -> Spread:
     return Spread(known, known @ jnp.log(level) + slope)
 
 
-def drive_of(model: Model, window: Window, smooth: Smooth, push: Push) -> Drive:
-    """What a window says of the drift's coefficients, and what the doubt about them adds."""
+def drive_of(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " coefficients"]) -> Drive:
+    """What a window says of the drift's coefficients, given the slope of the bound, and what the doubt about them adds.
+
+    A drift that is `believed` follows the slope of the likelihood instead: where q is almost nothing, f off the line that the
+    smoother took it for weighs on the bound without end, and a user's equations are not to blame. Having priors, they need no hold.
+    """
     drift, level = model.drift, model.diffusion.median()
     slopes = drift_slopes(model, smooth.rows, smooth.posterior.mean)
     answer = respond(
         smooth.last.steps, smooth.last.seen, smooth.last.found, over_steps(smooth.rows, smooth.last.J, slopes)
     )
-    begin, count = jnp.argmax(smooth.scored), len(push.times)
+    begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
 
     def inside(x: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(x, begin, count)
@@ -218,7 +218,7 @@ def drive_of(model: Model, window: Window, smooth: Smooth, push: Push) -> Drive:
     c = drift.coefficients().mean
     return Drive(
         information=known,
-        pull=known @ c + jax.grad(lambda c: work(drift, push, drift.at_coefficients(c)))(c),
+        pull=known @ c + (slope_of_law(drift, push_of(smooth, count)) if drift.believed else pull),
         hold=jnp.zeros_like(known) if drift.believed else drift.gram(F, h[:, None] / q),
         roughness=0.5 * jnp.einsum("n,ni->i", h, q * jnp.sum(moved**2, axis=2)),
         errors=jnp.sum(errors, axis=0),

@@ -35,6 +35,9 @@ from ..runtime.host import array, generator
 from .reading import DataLayout, Reading, encoder_kind
 from .spec import LatentSDE
 
+# Of q: its order of magnitude is not known to ten powers of e. Adam, with an encoder's posterior, needs a tether.
+FLOW_PRIOR, ENCODER_PRIOR = (0.1, 10.0), (0.1, 3.0)
+
 
 def _variance(spec: LatentSDE, layout: DataLayout, reading: Reading, columns: np.ndarray) -> Parameter:
     start = np.array(reading.noise)[columns] ** 2
@@ -213,11 +216,12 @@ def follows_flow(spec: LatentSDE, layout: DataLayout) -> bool:
 def build(spec: LatentSDE, layout: DataLayout, reading: Reading, *, key: PRNGKeyArray) -> Model:
     """The untrained module for a configuration and the data it is meant for."""
     encoder_rng, kernel_rng, drift_rng, diffusion_rng, decoder_rng = generator(key).spawn(5)
-    size, (median, spread) = reading.latent_size, spec.diffusion_prior
+    size, smoothed = reading.latent_size, follows_flow(spec, layout)
+    median, spread = spec.diffusion_prior or (FLOW_PRIOR if smoothed else ENCODER_PRIOR)
     level = LogNormal(np.full(size, median), spread, start=spec.diffusion_start or 1e-2, start_spread=0.1)
     span = reading.span if spec.diffusion == "time-dependent" else None
     encoder = _encoder(spec, layout, reading, encoder_rng)
-    drift, smoothed = _drift(spec, layout, reading, drift_rng), follows_flow(spec, layout)
+    drift = _drift(spec, layout, reading, drift_rng)
     if smoothed:
         drift = drift.joined(array(1e-3 * np.eye(len(drift.coefficients().mean))))  # nothing is known of it yet
     return Model(

@@ -45,7 +45,8 @@ class LatentSDE:
       `f(t, z, p, u)` in your own units with the `parameters` it names, or a module of yours. `time_dependent`: whether a
       network sees the time.
     - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units (default: read
-      off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there.
+      off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there (default: 0.1 and 10,
+      with an encoder's posterior 3).
     - `partition_size`: M, observations per window; a series shorter than that is one window.
     - `posterior`: `"smoother"` (the state follows the model's own flow, and what enters the bound as in a linear model is learned
       by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), or `"auto"`.
@@ -73,7 +74,7 @@ class LatentSDE:
     time_dependent: bool = False
     diffusion: str = "constant"
     diffusion_start: float | None = None
-    diffusion_prior: tuple[float, float] = (0.1, 3.0)
+    diffusion_prior: tuple[float, float] | None = None
     partition_size: int | None = None
     posterior: str = "auto"
     rotation: bool = True

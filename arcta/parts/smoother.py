@@ -28,7 +28,6 @@ from .sde import interpolate_inputs, value_and_jacobian
 
 BROAD = 1.0  # the variance of a state of which nothing is known: that of standardised data
 PASSES = 2
-PAIRS = 2  # of opposite points around a node, for expectations of what is not linear
 LONGEST = 0.4  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
 
 MEMORY = 3.0  # what is remembered across that much time is little, and across so many nodes

@@ -21,6 +21,7 @@ from ..parts.generative import AbstractGenerative, Draw
 from ..parts.sde import interpolate_inputs
 
 STRETCH = 512
+AWAY = 30.0  # in units of the data's spread: where a path has run away
 
 
 class Grid(eqx.Module):
@@ -113,9 +114,18 @@ def walk(
     *,
     key: PRNGKeyArray,
 ) -> Iterator[Float[Array, "samples n latent"]]:
-    """The paths stretch by stretch, or an error as soon as some of them leave the range of numbers."""
+    """The paths stretch by stretch, or an error as soon as some of them leave the range of numbers.
+
+    Some of the drifts that a posterior allows are unstable where there was no data; had the system been so, it would have left. So
+    paths of a learned drift that run away make room for others, unless most do. A user's own equations may lead anywhere.
+    """
     for grid in grids:
         states = paths(model, draws, initial, grid, key=key)
+        away = np.asarray(~(jnp.max(jnp.abs(states), axis=(1, 2)) < AWAY))
+        if not model.drift.believed and 0 < away.sum() <= len(away) / 2:
+            stay = np.arange(len(away))
+            stay[away] = np.resize(np.flatnonzero(~away), away.sum())
+            states, draws = jax.tree.map(lambda leaf, stay=stay: leaf[stay], (states, draws))
         initial = states[:, -1]
         lost = int((~np.isfinite(np.asarray(initial))).any(axis=1).sum())
         if lost:
