@@ -104,7 +104,8 @@ def run(study: Study) -> None:
         for posterior in POSTERIORS
         for seed in range(study.num_seeds(3))
     ]
-    settings = {"posteriors": POSTERIORS, "training": repr(arcta.Training()), "quick": study.quick}
+    models = {name: repr(arcta.LatentSDE(decoder="identity", **options)) for name, options in POSTERIORS.items()}
+    settings = {"models": models, "training": repr(arcta.Training()), "quick": study.quick}
     rows = study.measure(jobs, functools.partial(measure, study), settings)
     table = []
     for system in dict.fromkeys(row["system"] for row in rows):

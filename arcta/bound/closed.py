@@ -60,7 +60,6 @@ class ClosedForms(eqx.Module):
 
     batch_size: int = eqx.field(static=True, default=1)
     num_draws: int = eqx.field(static=True, default=4)
-    num_times: int = eqx.field(static=True, default=16)
     steps: int = eqx.field(static=True, default=1000)
 
     def _every(self, model: Model) -> int:
@@ -90,7 +89,7 @@ class ClosedForms(eqx.Module):
         fixed = fix(model)
         path_key, draw_key, hide_key = jax.random.split(key, 3)
         smooth = smooth_safely(fixed, window)
-        path = path_of(model, window, smooth, self.num_draws, self.num_times, path_key)
+        path = path_of(model, window, smooth, path_key)
         fitted = observe(model, smooth, max(self.num_draws // 2, 1), draw_key)
         variance = jnp.diagonal(smooth.posterior.covariance, axis1=1, axis2=2)
         coded = model.encode(window, key=hide_key).values[smooth.row]

@@ -146,9 +146,12 @@ def _noise(
 
 def drift_evaluations(model: Model, num_draws: int, num_times: int, num_rows: int = 0) -> tuple[int, int]:
     """How often a window of so many rows evaluates the drift at single points (NFE), and how many forward derivatives it takes
-    besides: along the path, and, where the posterior follows the model's own flow, at every row in each pass and, for the slopes of
-    a user's parameters, at pairs of points around the nodes."""
-    values, at_rows, size = num_draws * num_times, PASSES * num_rows if model.smoothed else 0, len(model.initial.mean)
-    turned = values if (model.rotation or model.smoothed) and size > 1 else 0
-    around = 2 * size * (num_rows - 2 * model.reach[1]) if model.smoothed and model.drift.believed else 0
-    return values + at_rows + around, (turned + at_rows) * size
+    besides: along the path; where the posterior follows the model's own flow, at every row in each pass, at a pair of points in each
+    step between nodes and, for the slopes of a user's parameters, at pairs around the nodes."""
+    size = len(model.initial.mean)
+    if not model.smoothed:
+        values = num_draws * num_times
+        return values, values * size if model.rotation and size > 1 else 0
+    passes, inside = PASSES * num_rows, num_rows - 2 * model.reach[1]
+    around = 2 * size * inside if model.drift.believed else 0
+    return passes + 2 * inside + around, (passes + 2 * inside) * size

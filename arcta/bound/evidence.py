@@ -17,7 +17,6 @@ from ..parts.sde import AbstractDrift, interpolate_inputs, value_and_jacobian
 from ..parts.smoother import Pass, Rows, SmoothedPosterior, drift_slopes, over_steps, rows_of, smooth_rows
 from ..runtime.random import normal
 from ..runtime.small import solve_lower, solve_upper
-from .quadrature import stratified
 
 FAR = 10.0  # standard deviations by which the last pass may move a state; a window where it does teaches nothing
 
@@ -97,16 +96,17 @@ class Path(NamedTuple):
     pull: Float[Array, " coefficients"]
 
 
-def path_of(model: Model, window: Window, smooth: Smooth, num_draws: int, num_times: int, key: PRNGKeyArray) -> Path:
-    """By stratified times, and normal numbers, of an even number of draws in pairs of opposite sign. Differentiable in what no
-    closed form moves."""
+def path_of(model: Model, window: Window, smooth: Smooth, key: PRNGKeyArray) -> Path:
+    """By a time in each step between nodes, and a pair of opposite points there. Differentiable in what no closed form moves."""
     fixed = fix(model)
     posterior, rows = smooth.posterior, smooth.rows
     time_key, noise_key = jax.random.split(key)
-    signs = jnp.ones(1) if num_draws % 2 else jnp.array([1.0, -1.0])
-    end, sets = jnp.asarray(window.end), num_draws // len(signs)
-    ts = end * jnp.tile(stratified(sets, num_times, key=time_key).ravel(), len(signs))
-    ε = normal(noise_key, (sets * num_times, len(model.initial.mean)))
+    begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
+    inside = lambda x: jax.lax.dynamic_slice_in_dim(x, begin, count)  # noqa: E731
+    times = inside(rows.times)
+    h = jnp.where(inside(smooth.scored)[:-1], jnp.diff(times), 0.0)
+    ts = times[:-1] + h * jax.random.uniform(time_key, h.shape)
+    ε = normal(noise_key, (len(h), len(model.initial.mean)))
     c, level = fixed.drift.coefficients().mean, fixed.diffusion.median()
     θ = model.drift.at_coefficients(c)
 
@@ -122,9 +122,8 @@ def path_of(model: Model, window: Window, smooth: Smooth, num_draws: int, num_ti
         pull = jax.lax.stop_gradient(r / q) @ fixed.drift.slope(when, m + δ, u)
         return Path(0.5 * jnp.sum(r**2 / q), pull)
 
-    return jax.tree.map(
-        lambda x: end * jnp.mean(x, axis=0), jax.vmap(at)(ts, jnp.concatenate([sign * ε for sign in signs]))
-    )
+    both = [jax.vmap(at)(ts, sign * ε) for sign in (1, -1)]
+    return jax.tree.map(lambda x, y: 0.5 * jnp.tensordot(h, x + y, axes=1), *both)
 
 
 class Push(NamedTuple):

@@ -30,7 +30,7 @@ Make = Callable[[LatentSDE, DataLayout, Reading, PRNGKeyArray], PyTree]
 def objective_of(training: Training, *, smoothed: bool = False) -> Objective | ClosedForms:
     """The loss that the settings mean, for a posterior that is the encoder's or follows the model's own flow."""
     if smoothed:
-        return ClosedForms(training.batch_size, training.num_draws, training.num_times, training.steps)
+        return ClosedForms(training.batch_size, training.num_draws, training.steps)
     return Objective(
         batch_size=training.batch_size,
         num_draws=training.num_draws,
