@@ -9,11 +9,12 @@ averaged over the last steps, then say where each part belongs:
     read-out    Bayesian linear regression of the observations on [z, 1]
     start       mean and variance of the states at the starts
 
-and parts move there by a fraction of the way; no random number decides where. I is what the filter's innovations say: with E‖F‖²/q
-in its place, the curvature at a fixed path, a drift would hardly move where q is small, for the smoothed path follows the drift it
-was made with. Some of that curvature is kept to hold what the data says nothing of. The posterior of c and of the state is one,
-q(c) q(z | c), and the doubt about c counts in noise and diffusion. Gradients, by Adam, train the rest: features, other decoders and
-likelihoods, and an encoder that imitates the smoothed posterior, whose guess the smoother starts from.
+and parts move there by a fraction of the way. I is what the filter's innovations say: with E‖F‖²/q in its place, the curvature at a
+fixed path, a drift would hardly move where q is small, for the smoothed path follows the drift it was made with. Some of that
+curvature is kept to hold what the data says nothing of. ∂bound/∂c is taken along the path; of a user's own equations it is the
+slope of the likelihood, with no random number in it. The posterior of c and of the state is one, q(c) q(z | c), and the doubt about
+c counts in noise and diffusion. Gradients, by Adam, train the rest: features, other decoders and likelihoods, and an encoder that
+imitates the smoothed posterior, whose guess the smoother starts from.
 """
 
 from __future__ import annotations

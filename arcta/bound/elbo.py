@@ -146,8 +146,8 @@ def _noise(
 
 def drift_evaluations(model: Model, num_draws: int, num_times: int, num_rows: int = 0) -> tuple[int, int]:
     """How often a window of so many rows evaluates the drift at single points (NFE), and how many forward derivatives it takes
-    besides: along the path; where the posterior follows the model's own flow, at every row in each pass, at a pair of points in each
-    step between nodes and, for the slopes of a user's parameters, at pairs around the nodes."""
+    besides: along the path; where the posterior follows the model's own flow, at every row in each pass, at a pair of points in
+    each step between nodes and, for the slopes of a user's parameters, at pairs around the nodes."""
     size = len(model.initial.mean)
     if not model.smoothed:
         values = num_draws * num_times

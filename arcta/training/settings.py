@@ -12,8 +12,8 @@ from jaxtyping import ArrayLike
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     """How to train. The loss sees `batch_size` windows a step, `num_draws` × `num_times` drift values in each, and decodes
-    `num_decoded` of the draws (default: all) at every observation. (A posterior by the model's own flow takes a pair of drift values
-    in each step between nodes instead, and draws only for what is not Gaussian.)
+    `num_decoded` of the draws (default: all) at every observation. (A posterior by the model's own flow takes a pair of drift
+    values in each step between nodes instead, and draws only for what is not Gaussian.)
 
     **Arguments:**
 
