@@ -69,6 +69,13 @@ def test_a_chain_answers_to_shared_numbers_as_one_joint_gaussian_does(d, double)
     np.testing.assert_allclose(information(answer.ahead, seen, found.P, counted), of_c, atol=1e-8)
 
 
+@pytest.mark.parametrize("d", [1, 2, 4])
+def test_a_chain_smoothed_in_parallel_is_the_same(d, double):
+    steps, seen, _ = random_chain(d, 37, 1)
+    one, other = (smooth(steps, seen, jnp.ones(d), jnp.eye(d), parallel=way) for way in (False, True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9), one, other)
+
+
 F, Q = np.array([[-0.3, 1.5], [-1.5, -0.3]]), np.array([0.3, 0.3])
 
 

@@ -115,10 +115,64 @@ def _backward(steps: Steps, seen: Information) -> Information:
     return jax.tree.map(lambda rest, last: jnp.concatenate([rest, last[None]]), rest, nothing)
 
 
-def smooth(steps: Steps, seen: Information, e: Float[Array, " latent"], P: Float[Array, "latent latent"]) -> Smoothed:
-    """The chain given everything that is seen, from N(e, P) before the first node is."""
-    means, covariances = _forward(steps, seen, e, P)
-    later = _backward(steps, seen)
+class Stretch(NamedTuple):
+    """Some nodes in a row: given the state e before them, that at the last one is N(A e + b, C), and what is seen at them says Λ and
+    η of e. Two stretches that follow each other make one, in whatever order that is done (Särkkä and García-Fernández, 2021)."""
+
+    A: Matrices
+    b: Vectors
+    C: Matrices
+    seen: Information
+
+
+def _join(first: Stretch, then: Stretch) -> Stretch:
+    I = jnp.eye(first.b.shape[-1], dtype=first.b.dtype)  # noqa: E741
+    inner = jnp.linalg.inv(I + first.C @ then.seen.Λ)
+    turn, back = then.A @ inner, jnp.swapaxes(inner @ first.A, -1, -2)
+    apply = lambda M, v: jnp.einsum("...ij,...j->...i", M, v)  # noqa: E731
+    seen = Information(
+        symmetric(back @ then.seen.Λ @ first.A) + first.seen.Λ,
+        apply(back, then.seen.η - apply(then.seen.Λ, first.b)) + first.seen.η,
+    )
+    b = apply(turn, first.b + apply(first.C, then.seen.η)) + then.b
+    return Stretch(turn @ first.A, b, symmetric(turn @ first.C @ jnp.swapaxes(then.A, -1, -2)) + then.C, seen)
+
+
+def _in_parallel(steps: Steps, seen: Information, e: Array, P: Array) -> tuple[Vectors, Matrices, Information]:
+    """`_forward` and `_backward` in a logarithm of as many rounds, for machines that do much at once."""
+
+    def of_step(over: Steps, seen: Information) -> Stretch:
+        C, Λ = combine(over.Q, seen.Λ), combine(seen.Λ, over.Q)
+        back = over.Φ - C @ (seen.Λ @ over.Φ)
+        ahead = over.ρ + C @ (seen.η - seen.Λ @ over.ρ)
+        known = seen.η - Λ @ (over.Q @ seen.η) - Λ @ over.ρ
+        return Stretch(back, ahead, C, Information(symmetric(over.Φ.T @ Λ @ over.Φ), over.Φ.T @ known))
+
+    rest = jax.vmap(of_step)(steps, jax.tree.map(lambda leaf: leaf[1:], seen))
+    begun = combine(P, seen.Λ[0])
+    nothing = jax.tree.map(jnp.zeros_like, Information(P, e))
+    begin = Stretch(jnp.zeros_like(P), e + begun @ (seen.η[0] - seen.Λ[0] @ e), begun, nothing)
+    whole = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), begin, rest)
+    past = jax.lax.associative_scan(_join, whole)
+    later = jax.lax.associative_scan(lambda a, b: _join(b, a), rest, reverse=True).seen
+    return past.b, past.C, jax.tree.map(lambda rest, last: jnp.concatenate([rest, last[None]]), later, nothing)
+
+
+def smooth(
+    steps: Steps,
+    seen: Information,
+    e: Float[Array, " latent"],
+    P: Float[Array, "latent latent"],
+    *,
+    parallel: bool | None = None,
+) -> Smoothed:
+    """The chain given everything that is seen, from N(e, P) before the first node is. `parallel`: by default on all but CPUs, which
+    are done sooner node by node."""
+    if parallel or (parallel is None and jax.default_backend() != "cpu"):
+        means, covariances, later = _in_parallel(steps, seen, e, P)
+    else:
+        means, covariances = _forward(steps, seen, e, P)
+        later = _backward(steps, seen)
     S = jax.lax.map(lambda pair: combine(*pair), (covariances, later.Λ))
     pull = later.η - jnp.einsum("nij,nj->ni", later.Λ, means)
     return Smoothed(means + jnp.einsum("nij,nj->ni", S, pull), S, means, covariances, later)
