@@ -116,7 +116,7 @@ def _backward(steps: Steps, seen: Information) -> Information:
 
 
 class Stretch(NamedTuple):
-    """Some nodes in a row: given the state e before them, that at the last one is N(A e + b, C), and what is seen at them says Λ and
+    """Some nodes in a row: given the state e before them, that at the last is N(A e + b, C), and what is seen at them says Λ and
     η of e. Two stretches that follow each other make one, in whatever order that is done (Särkkä and García-Fernández, 2021)."""
 
     A: Matrices
