@@ -46,7 +46,7 @@ from .evidence import (
 )
 
 SHARE = 0.5  # of the way to a closed form, at a step
-HOLD = 0.03  # of the curvature at a fixed path: keeps what is not determined, the scale of a hidden axis for one, from wandering
+HOLD = 0.3  # of the curvature at a fixed path: keeps what is not determined, the scale of a hidden axis for one, from wandering
 DOUBT = 0.003  # of the same: what a window says nothing of is not drawn at random
 EARLY = 20  # steps over which the share rises
 LONG = (6, 64)  # the fewest and the most steps to average over; in between, a sweep of the windows
