@@ -132,9 +132,9 @@ def by_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             {
                 "family": family,
                 "coverage_50": mean("coverage_50"),
-                "all known": float(np.mean([fifty for fifty, _ in known])),
+                "exact_50": float(np.mean([fifty for fifty, _ in known])),
                 "coverage_90": mean("coverage_90"),
-                "all known ": float(np.mean([ninety for _, ninety in known])),
+                "exact_90": float(np.mean([ninety for _, ninety in known])),
                 "clean_coverage_90": mean("clean_coverage_90"),
                 "smooth/noise": ratio("smooth_rmse", "noise"),
                 "smooth/kalman": ratio("smooth_rmse", "kalman_rmse"),
