@@ -36,6 +36,7 @@ bench: setup
 	$(BIN)/python benchmarks/scale.py --out benchmarks/results/scale.json
 	$(BIN)/python benchmarks/refine.py --out benchmarks/results/refine.json
 	$(BIN)/python benchmarks/quickstart.py --out benchmarks/results/quickstart.json
+	$(BIN)/python benchmarks/floor.py --out benchmarks/results/floor.json
 	$(BIN)/python benchmarks/page.py
 
 clean:
