@@ -450,5 +450,7 @@ def test_priors_of_a_law_are_saved_and_its_states_refined(tmp_path):
     )
     exact, quick = fit.refine(key=1), fit.smooth(key=1)
     assert np.max(np.abs(exact.mean - quick.mean)) < 0.1 * np.mean(quick.states.std(axis=0))
+    with pytest.raises(ValueError, match="must be a LogNormal; got TruncatedNormal"):
+        arcta.LatentSDE(noise=arcta.TruncatedNormal(0.1, 0.1))
     with pytest.raises(ValueError, match="a mean and a positive standard deviation"):
         arcta.LatentSDE(initial=(0.0, -1.0))

@@ -108,7 +108,12 @@ class LatentSDE:
             )
         if isinstance(self.noise, str):
             self._check_choice("noise", ("posterior", "learned"))
-        elif not isinstance(self.noise, LogNormal) and self.noise <= 0:
+        elif isinstance(self.noise, Parameter):
+            if type(self.noise) is not LogNormal:
+                raise ValueError(
+                    f"a prior of the noise must be a LogNormal; got {type(self.noise).__name__}. Use arcta.LogNormal."
+                )
+        elif self.noise <= 0:
             raise ValueError(f"a known noise must be positive; got {self.noise}. Use noise='learned' to learn it.")
         kinds = [self.likelihood] if isinstance(self.likelihood, str) else self.likelihood.values()
         for kind in kinds:

@@ -126,8 +126,7 @@ class Stretch(NamedTuple):
 
 
 def _join(first: Stretch, then: Stretch) -> Stretch:
-    I = jnp.eye(first.b.shape[-1], dtype=first.b.dtype)  # noqa: E741
-    inner = jnp.linalg.inv(I + first.C @ then.seen.Λ)
+    inner = jnp.linalg.inv(jnp.eye(first.b.shape[-1], dtype=first.b.dtype) + first.C @ then.seen.Λ)
     turn, back = then.A @ inner, jnp.swapaxes(inner @ first.A, -1, -2)
     apply = lambda M, v: jnp.einsum("...ij,...j->...i", M, v)  # noqa: E731
     seen = Information(

@@ -20,10 +20,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..runtime.host import ArrayLike, array
 
 Numbers = ArrayLike
-FALL, RISE = (
-    0.1,
-    1.0,
-)  # the longest steps of `climb`, down and up: a noise falls no faster than other parts learn to explain it
+FALL = (
+    0.1  # the longest step of `climb` downwards: a noise falls no faster than other parts learn to explain what it did
+)
+RISE = 1.0  # and upwards
 
 
 class Parameter(eqx.Module):
@@ -69,17 +69,15 @@ class Parameter(eqx.Module):
         """And back."""
         return value
 
-    def approach(
-        self, mean: Float[Array, ...], information: Float[Array, ...], rate: Float[Array, ...], doubt: float = 1.0
-    ) -> Parameter:
+    def approach(self, mean: Float[Array, ...], information: Float[Array, ...], rate: Float[Array, ...]) -> Parameter:
         """Moved by `rate` to the posterior that follows from what the data says in those coordinates, N(mean, 1/information), and
-        the prior; `doubt`: how many times less the data really says, by which the posterior is wider."""
+        the prior."""
         here = self.coordinates()
         if here is None:
             return self
         precision = information + here.prior_precision
         best = (information * mean + here.prior_precision * here.prior_mean) / jnp.maximum(precision, 1e-12)
-        std = jax.lax.rsqrt(jnp.maximum(information / doubt + here.prior_precision, 1e-12))
+        std = jax.lax.rsqrt(jnp.maximum(precision, 1e-12))
         return self.moved(here.mean + rate * (best - here.mean), std)
 
     def climb(self, slope: Float[Array, " n"], information: Float[Array, "n n"], rate: Float[Array, ""]) -> Parameter:
