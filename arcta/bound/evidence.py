@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from ..parts.smoother import Pass, Rows, SmoothedPosterior, drift_slopes, over_s
 from ..runtime.random import normal
 from ..runtime.small import solve_lower, solve_upper
 
+T = TypeVar("T")
 FAR = 10.0  # standard deviations by which the last pass may move a state; a window where it does teaches nothing
 
 
@@ -70,6 +71,11 @@ class Smooth(NamedTuple):
     scored: Bool[Array, " nodes"]
     usable: Bool[Array, ""]
 
+    def inside(self, of_nodes: T, margin: int) -> T:
+        """What is said of all nodes, of those that are no margin."""
+        begin, count = jnp.argmax(self.scored), len(self.scored) - 2 * margin
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, count), of_nodes)
+
 
 def smooth_safely(model: Model, window: Window) -> Smooth:
     coded = model.encode(window).values
@@ -101,10 +107,8 @@ def path_of(model: Model, window: Window, smooth: Smooth, key: PRNGKeyArray) -> 
     fixed = fix(model)
     posterior, rows = smooth.posterior, smooth.rows
     time_key, noise_key = jax.random.split(key)
-    begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
-    inside = lambda x: jax.lax.dynamic_slice_in_dim(x, begin, count)  # noqa: E731
-    times = inside(rows.times)
-    h = jnp.where(inside(smooth.scored)[:-1], jnp.diff(times), 0.0)
+    times, scored = smooth.inside((rows.times, smooth.scored), window.margin)
+    h = jnp.where(scored[:-1], jnp.diff(times), 0.0)
     ts = times[:-1] + h * jax.random.uniform(time_key, h.shape)
     ε = normal(noise_key, (len(h), len(model.initial.mean)))
     c, level = fixed.drift.coefficients().mean, fixed.diffusion.median()
@@ -155,7 +159,7 @@ def slope_of_law(drift: AbstractDrift, push: Push) -> Float[Array, " coefficient
     return jax.grad(work)(drift.coefficients().mean)
 
 
-def push_of(smooth: Smooth, size: int) -> Push:
+def push_of(smooth: Smooth, margin: int) -> Push:
     """Points along the axes of each node's covariance."""
     rows, mean = smooth.rows, smooth.posterior.mean
     to, since = _halves(smooth)
@@ -164,8 +168,7 @@ def push_of(smooth: Smooth, size: int) -> Push:
     Λ = to[:, None, None] * after.Λ + since[:, None, None] * before.Λ
     shift = mean.shape[1] ** 0.5 * jnp.swapaxes(smooth.posterior.at_nodes().factor, 1, 2)
     push = Push(rows.start + rows.times, mean, rows.inputs_at_nodes(), shift, λ, Λ)
-    begin = jnp.argmax(smooth.scored)  # all else is margin
-    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, size), push)
+    return smooth.inside(push, margin)
 
 
 def _halves(smooth: Smooth) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -199,14 +202,11 @@ def drive_of(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " 
     answer = respond(
         smooth.last.steps, smooth.last.seen, smooth.last.found, over_steps(smooth.rows, smooth.last.J, slopes)
     )
-    begin, count = jnp.argmax(smooth.scored), len(smooth.scored) - 2 * window.margin  # the rest is margin
-
-    def inside(x: Array) -> Array:
-        return jax.lax.dynamic_slice_in_dim(x, begin, count)
-
-    times, mask, m = (inside(x) for x in (smooth.rows.times, smooth.rows.mask, smooth.posterior.mean))
-    F, scored = inside(slopes), inside(smooth.scored)
-    answer, seen, found = jax.tree.map(inside, (answer, smooth.last.seen, smooth.last.found))
+    rows, last = smooth.rows, smooth.last
+    times, mask, m, F, scored, answer, seen, found = smooth.inside(
+        (rows.times, rows.mask, smooth.posterior.mean, slopes, smooth.scored, answer, last.seen, last.found),
+        window.margin,
+    )
     h = jnp.where(scored, jnp.diff(times, append=times[-1:]), 0.0)
     q = jax.vmap(lambda t: model.diffusion(t, level))(smooth.rows.start + times)
     known = information(answer.ahead, seen, found.P, scored)
@@ -217,7 +217,7 @@ def drive_of(model: Model, window: Window, smooth: Smooth, pull: Float[Array, " 
     c = drift.coefficients().mean
     return Drive(
         information=known,
-        pull=known @ c + (slope_of_law(drift, push_of(smooth, count)) if drift.believed else pull),
+        pull=known @ c + (slope_of_law(drift, push_of(smooth, window.margin)) if drift.believed else pull),
         hold=jnp.zeros_like(known) if drift.believed else drift.gram(F, h[:, None] / q),
         roughness=0.5 * jnp.einsum("n,ni->i", h, q * jnp.sum(moved**2, axis=2)),
         errors=jnp.sum(errors, axis=0),
