@@ -96,6 +96,34 @@ def test_encoders_over_the_window_ignore_what_is_missing_and_learn(encoder):
     assert history[-1]["loss"] < history[1]["loss"] - 0.1
 
 
+@pytest.mark.parametrize("encoder", ["local", "window", "gru"])
+def test_a_full_covariance_is_learned_saved_and_of_use(encoder, tmp_path):
+    series = data_for("gaussian")
+    spec = arcta.LatentSDE(latent_size=2, encoder=encoder, partition_size=20, encoder_sizes=(8, 8), posterior="full")
+    training = arcta.Training(steps=200, log_every=50, validate_every=10**6, checkpoint_every=10**6)
+    fit = arcta.fit(spec, series, training=training, progress=False)
+    assert fit.history[-1]["loss"] < fit.history[0]["loss"]
+    ready = prepare(spec, series, FEW, key=jax.random.key(0))
+    normal = fit.model.posterior(take(jax.tree.map(jnp.asarray, ready.windows), jnp.array(0))).at_nodes()
+    covariance = np.asarray(normal.covariance())
+    assert np.abs(covariance[:, 0, 1]).min() > 0
+    fit.save(tmp_path)
+    times = series.times[-1] + 0.2 * np.arange(1, 4)
+    said, again = (f.forecast(times, num_samples=16).observations for f in (fit, arcta.load(tmp_path)))
+    np.testing.assert_array_equal(said, again)
+
+
+@pytest.mark.parametrize(("held", "sure", "says"), [(2.0, 2.0, "Trained anew"), (0.0, 2.0, "By the bound")])
+def test_where_the_smoother_is_in_doubt_the_encoders_posterior_is_trained_too(held, sure, says, tmp_path, monkeypatch):
+    monkeypatch.setattr(arcta.task.fit, "HELD", held)
+    monkeypatch.setattr(arcta.task.fit, "SURE", sure)
+    with pytest.warns(UserWarning, match=says) as said:
+        fit = arcta.fit(arcta.LatentSDE(), data_for("gaussian"), training=FEW, progress=False, out=tmp_path)
+    chosen = "amortised" if held else str(said[0].message).split("posterior='")[1].split("'")[0]
+    assert fit.model.smoothed == (chosen == "smoother")
+    assert arcta.load(tmp_path).model.smoothed == fit.model.smoothed
+
+
 class Still(PlainDrift):
     def __call__(self, *arguments):
         return super().__call__(*arguments).at[-1].set(0.0)

@@ -44,6 +44,7 @@ def linear_model(F, q, m0, P0, *, rotation: bool) -> Model:
         encoder=WindowEncoder(
             MLP((2 * d, 32, 32, 2 * d), zero_last=True, rng=rng),
             log_variance=jnp.log(NOISE),
+            latent_size=d,
             lookahead=0,
             residual=True,
         ),

@@ -17,12 +17,12 @@ from arcta.bound.residual import residual
 from arcta.parts.decoders import LinearDecoder
 from arcta.parts.diffusion import Diffusion
 from arcta.parts.encoders import WindowEncoder
-from arcta.parts.kernel import DeepKernel
+from arcta.parts.kernel import DeepKernel, interpolate
 from arcta.parts.likelihoods import Gaussian
 from arcta.parts.model import Model
 from arcta.parts.networks import MLP
 from arcta.parts.physics import ParametricDrift
-from arcta.parts.posterior import DiagonalNormal, FullMarginal, FullNormal, turning
+from arcta.parts.posterior import Bridge, DiagonalNormal, FullMarginal, FullNormal, FullPosterior, turning
 from arcta.parts.prior import Known
 from arcta.parts.smoother import Rows, SmoothedPosterior, smooth_rows
 from arcta.predict import recognise
@@ -134,7 +134,7 @@ def linear_model(F, q, H, m0, P0) -> Model:
     decoder = LinearDecoder(d, np.zeros(len(H)), rng=rng)
     certain = (jnp.asarray(H), jnp.full(H.shape, -40.0))
     return Model(
-        encoder=WindowEncoder(MLP((2 * d, 2 * d), rng=rng), jnp.zeros(()), lookahead=0),
+        encoder=WindowEncoder(MLP((2 * d, 2 * d), rng=rng), jnp.zeros(()), latent_size=d, lookahead=0),
         kernel=DeepKernel(rng=rng),
         drift=ParametricDrift(lambda t, z, p, u: jnp.asarray(F) @ z, {}),
         diffusion=Diffusion(Known(q), d, rng=rng),
@@ -268,3 +268,60 @@ def test_rivals_have_no_posterior_to_refine():
     rival = arcta.fit(arcta.baselines.NeuralODE(), series, training=arcta.Training(steps=1), progress=False)
     with pytest.raises(ValueError, match="leave refine= out"):
         rival.forecast(series.times[-1] + np.ones(1), refine=True)
+
+
+def encoding_of(normal: FullNormal) -> jax.Array:
+    """[m, ℓ, U] of a Gaussian, as an encoder with a full covariance would say it."""
+    scale = jnp.diagonal(normal.factor)
+    rows, columns = np.tril_indices(len(scale), -1)
+    return jnp.concatenate([normal.mean, 2 * jnp.log(scale), (normal.factor / scale)[rows, columns]])
+
+
+class Encodings(eqx.Module):
+    """In the place of an interpolant: the encodings of a smoother's posterior, and their rates."""
+
+    posterior: SmoothedPosterior
+    at_nodes: jax.Array
+
+    def __call__(self, t):
+        return jax.jvp(lambda t: encoding_of(self.posterior(t).normal), (t,), (jnp.ones_like(t),))
+
+
+@pytest.mark.parametrize("d", [2, 3, 5])
+def test_an_encoder_that_says_the_exact_full_covariance_has_the_log_likelihood_as_its_bound(d):
+    F, q, H, m0, P0, times, xs = problem(d, 1)
+    exact = log_likelihood(F, q, H, m0, P0, times, xs)
+    model, rows = linear_model(F, q, H, m0, P0), with_nodes(times, xs, 0.1)
+    smooth = jax.jit(lambda rows: smooth_rows(model, rows, jnp.zeros((len(rows.times), d)), passes=2)[0])(rows)
+    encodings = Encodings(smooth, jax.vmap(encoding_of)(smooth.at_nodes()))
+    some = interpolate(
+        model.kernel, rows.times, encodings.at_nodes, node=rows.times >= 0, end=rows.times[-1], spacing=jnp.array(0.1)
+    )
+    full = eqx.tree_at(lambda p: p.interpolant, FullPosterior(some, None, rows.times, d), encodings)
+    assert abs(exact - exact_bound(model, rows, full, H)) / np.isfinite(xs).sum() < 2e-4
+
+
+def test_the_rates_of_a_full_posterior_with_a_bridge_are_those_of_its_moments():
+    rng = np.random.default_rng(3)
+    times, values = jnp.linspace(0.0, 3.0, 7), jnp.asarray(0.3 * rng.standard_normal((7, 9)))
+    interpolant = interpolate(
+        DeepKernel(rng=rng), times, values, node=jnp.ones(7, bool), end=times[-1], spacing=jnp.array(0.5)
+    )
+    posterior = FullPosterior(interpolant, Bridge(3, diffusion=0.2), times, 3)
+    t, h = jnp.array(1.3), 1e-5
+    (up, down), here = (posterior(t + s) for s in (h, -h)), posterior(t)
+    np.testing.assert_allclose(here.mean_rate, (up.normal.mean - down.normal.mean) / (2 * h), atol=1e-6)
+    change = (up.normal.covariance() - down.normal.covariance()) / (2 * h)
+    np.testing.assert_allclose(here.covariance_rate, change, atol=1e-6)
+
+
+def test_the_derivative_of_the_turning_part_where_eigenvalues_meet():
+    """By differences; S is a multiple of the identity, whose eigenvectors have no derivative."""
+    rng = np.random.default_rng(0)
+    C, S, q = rng.standard_normal((3, 3)), 0.7 * np.eye(3), np.ones(3)
+    change = [rng.standard_normal((3, 3)), (A := rng.standard_normal((3, 3))) + A.T, rng.standard_normal(3)]
+    ours = jax.jvp(turning, (C, S, q), tuple(change))[1]
+    up, down = (
+        turning(*(jnp.asarray(x + s * dx) for x, dx in zip((C, S, q), change, strict=True))) for s in (1e-5, -1e-5)
+    )
+    np.testing.assert_allclose(ours, (up - down) / 2e-5, atol=1e-8)

@@ -124,12 +124,14 @@ def start_variance(layout: DataLayout, reading: Reading) -> float:
 
 def _window_encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.random.Generator) -> AbstractEncoder:
     size, log_variance = reading.latent_size, array(np.log(start_variance(layout, reading)))
+    coded = encoding_size(size, full=spec.posterior == "full")
     if layout.frame_shape is not None:
         colours, height, width = image_shape(layout.frame_shape)
-        net = ConvNet((spec.lookahead + 1) * 2 * colours, height, width, encoding_size(size), spec.activation, rng=rng)
+        net = ConvNet((spec.lookahead + 1) * 2 * colours, height, width, coded, spec.activation, rng=rng)
         return FrameEncoder(
             net=net,
             log_variance=log_variance,
+            latent_size=size,
             frame_shape=layout.frame_shape,
             lookahead=spec.lookahead,
             dropout=spec.lookahead_dropout,
@@ -137,8 +139,9 @@ def _window_encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: 
     in_size = WindowEncoder.in_size(len(layout.channels), spec.lookahead, whole_rows=reading.whole_rows)
     own = spec.decoder == "identity"
     return WindowEncoder(
-        net=MLP((in_size, *spec.encoder_sizes, encoding_size(size)), spec.activation, zero_last=own, rng=rng),
+        net=MLP((in_size, *spec.encoder_sizes, coded), spec.activation, zero_last=own, rng=rng),
         log_variance=log_variance,
+        latent_size=size,
         lookahead=spec.lookahead,
         residual=own,
         typical_step=layout.typical_step,
@@ -157,6 +160,7 @@ def local_encoder(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np
         hidden_sizes=spec.encoder_sizes,
         activation=spec.activation,
         reach=(reading.margin, spec.lookahead_dropout),
+        full=spec.posterior == "full",
         rng=rng,
     )
 
@@ -171,7 +175,7 @@ def _sequence_encoder(
         network = Transformer(2 * count + 2, spec.encoder_sizes, typical_step=step, rng=rng)
     return SequenceEncoder(
         network=network,
-        last=Linear(network.out_size, encoding_size(size), zero=True, rng=rng),
+        last=Linear(network.out_size, encoding_size(size, full=spec.posterior == "full"), zero=True, rng=rng),
         level=array(np.eye(size, count)),
         shift=array(np.zeros(count)),
         scale=array(np.ones(count)),

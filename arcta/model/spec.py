@@ -17,7 +17,7 @@ from ..parts.physics import DriftLike
 from ..parts.prior import LogNormal, Parameter
 from ..parts.sde import DRIFTS, DriftFunction
 
-POSTERIORS = ("auto", "smoother", "amortised")
+POSTERIORS = ("auto", "smoother", "amortised", "full")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,8 @@ class LatentSDE:
       with an encoder's posterior 3).
     - `partition_size`: M, observations per window; a series shorter than that is one window.
     - `posterior`: `"smoother"` (the state follows the model's own flow, and what enters the bound as in a linear model is learned
-      by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), or `"auto"`.
+      by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), `"full"` (the same
+      with a full covariance), or `"auto"`.
     - `rotation`: the rotation term of the posterior drift (a tighter bound for anything that turns).
     - `lookahead_dropout`: the fraction of nodes whose look-ahead is cut short in training.
     - `*_sizes`, `activation`: hidden layers; `lengthscale`: of the kernel at the start, in observations;

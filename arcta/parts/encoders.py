@@ -1,6 +1,6 @@
 """Encoders: a window of observations → [m, ℓ] of the state at each of its nodes.
 
-    h_i = ENC(observations around t_i) ∈ R^{2d},      ℓ = log-variance
+    h_i = ENC(observations around t_i) ∈ R^{2d},      ℓ = log-variance;  more, if the posterior's covariance is full
 
 An encoder says which rows of a window it needs beyond the partition (`lookahead`, `margin`). In training it hides some of
 what follows, as the end of a series does, so that forecasts, which start there, are in distribution.
@@ -95,6 +95,7 @@ class WindowEncoder(AbstractEncoder):
 
     net: MLP
     log_variance: Float[Array, ""]
+    latent_size: int = eqx.field(static=True)
     lookahead: int = eqx.field(static=True)
     residual: bool = eqx.field(static=True, default=False)
     typical_step: float = eqx.field(static=True, default=1.0)
@@ -117,7 +118,9 @@ class WindowEncoder(AbstractEncoder):
         flags = mask.astype(values.dtype).reshape(len(mask), -1)
         h = self.net(jnp.concatenate([*seen, flags, near.steps / self.typical_step], axis=1).T).T
         mean = seen[0] if self.residual else jnp.zeros((1, 1), h.dtype)
-        return Nodes(encode(h, mean, self.log_variance[None, None]), jnp.asarray(window.node)[: len(mask)])
+        return Nodes(
+            encode(h, mean, self.log_variance[None, None], self.latent_size), jnp.asarray(window.node)[: len(mask)]
+        )
 
 
 class FrameEncoder(AbstractEncoder):
@@ -126,6 +129,7 @@ class FrameEncoder(AbstractEncoder):
 
     net: ConvNet
     log_variance: Float[Array, ""]
+    latent_size: int = eqx.field(static=True)
     frame_shape: tuple[int, ...] = eqx.field(static=True)
     lookahead: int = eqx.field(static=True)
     dropout: float = eqx.field(static=True)
@@ -137,7 +141,7 @@ class FrameEncoder(AbstractEncoder):
         near = neighbours(window, jnp.asarray(window.mask), self.dropout, key)
         values, mask = jnp.where(near.mask, near.values, 0), near.mask
         h = self.net(self._planes(jnp.moveaxis(values, 0, -1), jnp.moveaxis(mask, 0, -1))).T
-        coded = encode(h, jnp.zeros((1, 1), h.dtype), self.log_variance[None, None])
+        coded = encode(h, jnp.zeros((1, 1), h.dtype), self.log_variance[None, None], self.latent_size)
         return Nodes(coded, jnp.asarray(window.node)[: len(mask)])
 
     def _planes(
@@ -278,7 +282,7 @@ class SequenceEncoder(AbstractEncoder):
         steps = jnp.diff(times) / self.typical_step
         around = [jnp.pad(steps, (1, 0))[:, None], jnp.pad(steps, (0, 1))[:, None]]
         h = self.last(self.network(jnp.concatenate([x, mask.astype(x.dtype), *around], axis=1), times, present).T).T
-        return Nodes(encode(h, x @ self.level.T, self.log_variance[None, None]), node)
+        return Nodes(encode(h, x @ self.level.T, self.log_variance[None, None], len(self.level)), node)
 
     def started_from(self, reading: LinearReading) -> "SequenceEncoder":
         count = reading.components.shape[1]

@@ -109,14 +109,16 @@ class LocalEncoder(AbstractEncoder):
         hidden_sizes: Sequence[int] = (32, 32),
         activation: str = "silu",
         reach: tuple[int, float] = (0, 0.0),
+        full: bool = False,
         rng: np.random.Generator,
     ):
-        """`noise`: of each channel, a standard deviation; `reach`: the margin, and how often what follows is hidden in training."""
+        """`noise`: of each channel, a standard deviation; `reach`: the margin, and how often what follows is hidden in training;
+        `full`: what the posterior's covariance is."""
         components = min(num_channels, max(latent_size, 8))
         num_features = 2 * len(BANDWIDTHS) * components
         self.project = array(np.eye(num_channels, components))
         self.linear = array(rng.standard_normal((latent_size, num_features)) / math.sqrt(num_features))
-        sizes = (num_features + components + 1, *hidden_sizes, encoding_size(latent_size))
+        sizes = (num_features + components + 1, *hidden_sizes, encoding_size(latent_size, full=full))
         self.net = MLP(sizes, activation, zero_last=True, rng=rng)
         self.log_bandwidth = array(np.log(bandwidth * np.array(BANDWIDTHS)))
         one, none = np.eye(latent_size), np.zeros((latent_size, latent_size))
@@ -169,7 +171,7 @@ class LocalEncoder(AbstractEncoder):
         averaged, count = self._averaged(times, h, jax.lax.stop_gradient(base), jnp.any(mask, axis=1))
         seen = jnp.concatenate([lines, jnp.log(variances[:, :components]), count], axis=1)
         mean = h + (averaged - h) @ self.gain.T
-        return Nodes(encode(self.net(seen.T).T, mean, base + self.log_scale), node)
+        return Nodes(encode(self.net(seen.T).T, mean, base + self.log_scale, len(self.linear)), node)
 
     def started_from(self, reading: LinearReading) -> "LocalEncoder":
         """Levels and slopes at the narrowest bandwidth alone give the state, to begin with."""

@@ -59,7 +59,7 @@ class Model(AbstractGenerative):
         return self.smoothed
 
     def amortised(self, window: Window, *, key: PRNGKeyArray | None = None) -> AbstractPosterior:
-        return infer(self.encode(window, key=key), self.kernel, self.bridge, window)
+        return infer(self.encode(window, key=key), len(self.initial.mean), self.kernel, self.bridge, window)
 
     def posterior(self, window: Window, *, key: PRNGKeyArray | None = None) -> AbstractPosterior:
         """q(z(t) | window)."""

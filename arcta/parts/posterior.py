@@ -1,4 +1,4 @@
-"""The approximate posterior: a Markov Gaussian process with marginals N(m(t), diag s(t)), and the drift it implies.
+"""The approximate posterior: a Markov Gaussian process with marginals N(m(t), S(t)), and the drift it implies. For a diagonal S
 
     drift(z, t) = ṁ + B (m − z) + G (z − m),      B = ½ (q/s − ℓ̇),   ℓ = log s
 
@@ -16,7 +16,10 @@ the variance of an Ornstein–Uhlenbeck process of diffusion κ and rate λ pinn
 follow a rough process between observations, the path KL charges q/8s per unit of time for that, and the learned
 diffusion collapses.
 
-This is the only file that knows that the covariance is diagonal.
+A full covariance S needs a lower triangle at each node, of which [m, ℓ] is followed by what is below the diagonal: S = Λ Λᵀ,
+Λ = U diag(exp ½ℓ), U with ones on its diagonal. U is interpolated as m and ℓ are.
+
+This is the only file that knows whether the covariance is diagonal.
 """
 
 import abc
@@ -55,6 +58,10 @@ class AbstractGaussian(AbstractPart):
     @abc.abstractmethod
     def kl(self, other: "AbstractGaussian") -> Float[Array, ""]:
         """KL(this ‖ other)."""
+
+    def held(self: G) -> G:
+        """As the bound sees it: what is known is not learned."""
+        return self
 
     def concluded(
         self: G, count: Float[Array, ""], total: Float[Array, " latent"], squares: Float[Array, " latent"]
@@ -96,6 +103,9 @@ class DiagonalNormal(AbstractGaussian):
         variance = (squares - 2 * mean * total + count * mean**2 + 1) / (count + 1)
         return DiagonalNormal(mean, jnp.log(jnp.maximum(variance, 1e-6)))
 
+    def held(self) -> "DiagonalNormal":
+        return jax.lax.stop_gradient(self) if self.known else self
+
     def deviation(self, noise: Float[Array, "*times latent"]) -> Float[Array, "*times latent"]:
         return jnp.exp(0.5 * self.log_variance) * noise
 
@@ -104,7 +114,7 @@ class DiagonalNormal(AbstractGaussian):
 
     # A posterior and its prior are of one family.
     def kl(self, other: "DiagonalNormal") -> Float[Array, ""]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        other = jax.lax.stop_gradient(other) if other.known else other
+        other = other.held()
         difference = self.log_variance - other.log_variance
         squared = (self.mean - other.mean) ** 2 * jnp.exp(-other.log_variance)
         return 0.5 * jnp.sum(jnp.exp(difference) + squared - 1 - difference)
@@ -123,6 +133,7 @@ class FullNormal(AbstractGaussian):
         return jnp.einsum("...ij,...kj->...ik", self.factor, self.factor)
 
     def kl(self, other: AbstractGaussian) -> Float[Array, ""]:
+        other = other.held()
         theirs = factor(other.covariance())
         ratio = jax.vmap(partial(solve_lower, theirs), in_axes=1)(self.factor)
         away = solve_lower(theirs, other.mean - self.mean)
@@ -219,14 +230,21 @@ def turning(
 ) -> Float[Array, "latent latent"]:
     """The skew K that minimises tr[(K − C) S⁻¹ (K − C)ᵀ Q⁻¹], where C = J S − ½ (Ṡ − Q).
 
-    Scaled by Q^−½ on both sides and in the eigenbasis λ of the scaled S,  K_ij = (λ_i C_ij − λ_j C_ji)/(λ_i + λ_j). At the minimum
-    the bound does not change with K to first order, so nothing is differentiated through it.
+    Scaled by Q^−½ on both sides it solves  S K + K S = S C − Cᵀ S, by the eigenbasis of S. The derivative is that of the equation:
+    eigenvectors have none where eigenvalues meet.
     """
-    C, S, q = jax.lax.stop_gradient((C, S, q))
     scale = 1 / jnp.sqrt(q[:, None] * q)
-    λ, V = eigh(S * scale)
-    rotated = λ[:, None] * (V.T @ (C * scale) @ V)
-    return V @ ((rotated - rotated.T) / (λ[:, None] + λ)) @ V.T / scale
+    C, S = C * scale, S * scale
+    λ, V = eigh(jax.lax.stop_gradient(S))
+
+    def solve(right: Float[Array, "latent latent"]) -> Float[Array, "latent latent"]:
+        return V @ ((V.T @ right @ V) / (λ[:, None] + λ)) @ V.T
+
+    right = S @ C
+    right = right - right.T
+    still = jax.lax.stop_gradient(solve(right))
+    moved = (S - jax.lax.stop_gradient(S)) @ still  # zero, but for its derivative
+    return solve(right - (moved - moved.T)) / scale
 
 
 class Bridge(AbstractPart):
@@ -254,56 +272,88 @@ class Bridge(AbstractPart):
 
 
 class InterpolatedPosterior(AbstractPosterior):
-    """m and ℓ interpolated between nodes by a kernel, with or without a bridge; made by `infer`."""
+    """What an encoder says of the nodes, interpolated between them by a kernel, with or without a bridge; made by `infer`."""
 
     interpolant: Interpolant
     bridge: Bridge | None
     node_times: Float[Array, " nodes"]
 
+    def opened(self, t: Float[Array, ""]) -> tuple[Float[Array, " latent"], Float[Array, " latent"]] | None:
+        """The bridge's variance and its rate. Sums of comparisons find the nodes around t: they vectorise, and there are few."""
+        if self.bridge is None:
+            return None
+        times, past = jax.lax.stop_gradient(self.node_times), self.node_times <= t
+        before = t - jnp.max(jnp.where(past, times, -jnp.inf), initial=-1e6)
+        return self.bridge(before, jnp.min(jnp.where(past, jnp.inf, times), initial=1e6) - t)
+
+
+class DiagonalPosterior(InterpolatedPosterior):
+    """m and ℓ, interpolated."""
+
     def __call__(self, t: Float[Array, ""]) -> DiagonalMarginal:
         t = jnp.asarray(t)
         value, rate = self.interpolant(t)
         (mean, log_variance), (mean_rate, log_rate) = jnp.split(value, 2), jnp.split(rate, 2)
-        if self.bridge is None:
-            return DiagonalMarginal(DiagonalNormal(mean, log_variance), mean_rate, log_rate)
-        opened, opened_rate = self.bridge(*self._around(t))
-        still = jnp.exp(log_variance)
-        variance = still + opened
-        return DiagonalMarginal(
-            DiagonalNormal(mean, jnp.log(variance)), mean_rate, (still * log_rate + opened_rate) / variance
-        )
-
-    def _around(self, t: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The time since the node before and to the node after. Sums of comparisons: they vectorise, and there are few nodes."""
-        times, past = jax.lax.stop_gradient(self.node_times), self.node_times <= t
-        before = t - jnp.max(jnp.where(past, times, -jnp.inf), initial=-1e6)
-        return before, jnp.min(jnp.where(past, jnp.inf, times), initial=1e6) - t
+        opened = self.opened(t)
+        if opened is not None:
+            still = jnp.exp(log_variance)
+            variance = still + opened[0]
+            log_variance, log_rate = jnp.log(variance), (still * log_rate + opened[1]) / variance
+        return DiagonalMarginal(DiagonalNormal(mean, log_variance), mean_rate, log_rate)
 
     def at_nodes(self) -> DiagonalNormal:
         mean, log_variance = jnp.split(self.interpolant.at_nodes, 2, axis=1)
         return DiagonalNormal(mean, log_variance)
 
 
+class FullPosterior(InterpolatedPosterior):
+    """m, ℓ and U, interpolated."""
+
+    latent_size: int = eqx.field(static=True)
+
+    def __call__(self, t: Float[Array, ""]) -> FullMarginal:
+        t = jnp.asarray(t)
+        value, rate = self.interpolant(t)
+        mean_rate = rate[: self.latent_size]
+        normal, turn = jax.jvp(self._normal, (value,), (rate,))
+        half = turn.factor @ normal.factor.T
+        spread_rate = half + half.T
+        opened = self.opened(t)
+        if opened is not None:
+            normal = FullNormal(normal.mean, factor(normal.covariance() + jnp.diag(opened[0])))
+            spread_rate = spread_rate + jnp.diag(opened[1])
+        return FullMarginal(normal, mean_rate, spread_rate)
+
+    def _normal(self, value: Float[Array, " encoding"]) -> FullNormal:
+        size = self.latent_size
+        unit = jnp.eye(size, dtype=value.dtype).at[np.tril_indices(size, -1)].set(value[2 * size :])
+        return FullNormal(value[:size], unit * jnp.exp(0.5 * value[size : 2 * size]))
+
+    def at_nodes(self) -> FullNormal:
+        return jax.vmap(self._normal)(self.interpolant.at_nodes)
+
+
 class Nodes(eqx.Module):
-    """What an encoder says of a window: [m, ℓ] at each of its first rows, and which of them are nodes to interpolate between."""
+    """What an encoder says of a window at each of its first rows, and which of them are nodes to interpolate between."""
 
     values: Float[Array, "nodes encoding"]
     node: Bool[Array, " nodes"]
 
 
-def encoding_size(latent_size: int) -> int:
-    """How many numbers an encoder says of a node."""
-    return 2 * latent_size
+def encoding_size(latent_size: int, *, full: bool = False) -> int:
+    """How many numbers an encoder says of a node: [m, ℓ], and what is below the diagonal of U if the covariance is full."""
+    return 2 * latent_size + (latent_size * (latent_size - 1) // 2 if full else 0)
 
 
 def encode(
     h: Float[Array, "nodes encoding"],
     mean: Float[Array, "#nodes #latent"],
     log_variance: Float[Array, "#nodes #latent"],
+    latent_size: int,
 ) -> Float[Array, "nodes encoding"]:
     """The encoding whose mean and log-variance differ by what a network says, `h`, from those given."""
-    change, log_change = jnp.split(h, 2, axis=1)
-    return jnp.concatenate([mean + change, log_variance + log_change], axis=1)
+    change, log_change, rest = jnp.split(h, [latent_size, 2 * latent_size], axis=1)
+    return jnp.concatenate([mean + change, log_variance + log_change, rest], axis=1)
 
 
 def imitation(
@@ -314,13 +364,18 @@ def imitation(
     return 0.5 * jnp.sum((variance + (m - mean) ** 2) * jnp.exp(-log_variance) + log_variance, axis=1)
 
 
-def infer(nodes: Nodes, kernel: DeepKernel, bridge: Bridge | None, window: Window) -> InterpolatedPosterior:
-    """Interpolate between the encoded nodes of a window."""
-    count = len(nodes.values)
+def infer(
+    nodes: Nodes, latent_size: int, kernel: DeepKernel, bridge: Bridge | None, window: Window
+) -> InterpolatedPosterior:
+    """Interpolate between the encoded nodes of a window; the covariance is full if they say more than [m, ℓ]."""
+    count, size = nodes.values.shape
     times = jnp.asarray(window.times[:count])
     end, spacing = jnp.asarray(window.end), jnp.asarray(window.spacing)
     interpolant = interpolate(kernel, times, nodes.values, node=nodes.node, end=end, spacing=spacing)
-    return InterpolatedPosterior(interpolant, bridge, jnp.where(nodes.node, times, jnp.inf))
+    node_times = jnp.where(nodes.node, times, jnp.inf)
+    if size == encoding_size(latent_size):
+        return DiagonalPosterior(interpolant, bridge, node_times)
+    return FullPosterior(interpolant, bridge, node_times, latent_size)
 
 
 def join_kl(before: AbstractPosterior, after: AbstractPosterior, window: Window) -> Float[Array, ""]:

@@ -29,7 +29,8 @@ from .use import Forecaster, as_key
 from .validation import hold_out
 
 F = TypeVar("F", bound=Forecaster, covariant=True, default=Fit)
-HELD = 0.5  # of the windows at the end of training; where fewer settle, the smoother is not the posterior to have
+# Of the windows at the end of training: where as many settle, the smoother's posterior is the one to have; where fewer, it is not.
+SURE, HELD = 0.95, 0.5
 
 
 @runtime_checkable
@@ -87,21 +88,35 @@ def _with_posterior(model: LatentSDE, training: Training) -> LatentSDE:
 
 
 def _train(task: Task, *, out: str | Path | None, resume: bool, progress: bool) -> tuple[Fit, Group]:
-    """Train the task's models; those that may choose their posterior, with the encoder's if the smoother's does not hold."""
+    """Train the task's models; those that may choose their posterior, with the encoder's too where the smoother's is in doubt:
+    the better bound decides, and it is said."""
     free = all(model.posterior == "auto" for model in task.models) and not task.read[0].frame_shape
+    found, settled = None, 0.0
     try:
         found = train_task(task, out=out, resume=resume, progress=progress)
         settled = found[0].history[-1].get("settled", 1.0) if found[0].history else 1.0
-        if not free or settled >= HELD or found[0].stopped == "interrupted":
+        if not free or settled >= SURE or found[0].stopped == "interrupted":
             return found
         failure = f"the smoother settled in {100 * settled:.0f} % of the windows only."
     except TrainingDiverged as error:
         if not free:
             raise
         failure = str(error)
-    warnings.warn(f"{failure} Trained anew with posterior='amortised'.", stacklevel=4)
-    plain = [dataclasses.replace(model, posterior="amortised") for model in task.models]
-    return train_task(dataclasses.replace(task, models=plain), out=out, progress=progress)
+    plain = dataclasses.replace(task, models=[dataclasses.replace(m, posterior="amortised") for m in task.models])
+    # In the folder stays what the smoother reached: whoever goes on from there comes here again.
+    other = train_task(plain, out=None if found else out, progress=progress)
+    if found is None or settled < HELD:
+        warnings.warn(f"{failure} Trained anew with posterior='amortised'.", stacklevel=4)
+        return other
+    # Windows that did not settle are not in the smoother's bound.
+    ours, theirs = found[0].history[-1]["loss"] / settled, other[0].history[-1]["loss"]
+    better = "smoother" if ours <= theirs else "amortised"
+    warnings.warn(
+        f"{failure} By the bound, {-ours:.4g} nats per observation against the encoder's {-theirs:.4g}, posterior='{better}' "
+        "is used.",
+        stacklevel=4,
+    )
+    return found if better == "smoother" else other
 
 
 def _read(
