@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import arcta
 from arcta.data.calendar import Calendar
@@ -297,3 +299,52 @@ def test_summary_in_words():
         "a note",
     ):
         assert word in text
+
+
+MONTHLY = {
+    "first days": (pd.date_range("1949-01-01", periods=30, freq="MS"), "month", "1951-08-01"),
+    "last days": (pd.date_range("2019-02-28", periods=30, freq="ME"), "month", "2021-09-30"),
+    "the 28th": ([pd.Timestamp("2019-02-28") + pd.DateOffset(months=i) for i in range(20)], "month", "2020-11-28"),
+    "noon of the 15th, some missing": (
+        pd.date_range("2020-01-01", periods=30, freq="MS").delete([3, 4, 9]) + pd.Timedelta("14d 12h"),
+        "month",
+        "2022-08-15 12:00",
+    ),
+    "quarters": (pd.date_range("2000-03-31", periods=12, freq="QE"), "quarter", "2003-06-30"),
+    "years": (pd.date_range("1900-07-01", periods=12, freq="YS-JUL"), "year", "1913-07-01"),
+    "months in a zone": (pd.date_range("2020-01-01", periods=30, freq="MS", tz="Europe/Berlin"), "month", "2022-08-01"),
+}
+
+
+@pytest.mark.parametrize("name", MONTHLY)
+def test_months_quarters_and_years_are_steps_of_the_calendar(name):
+    """Equal steps, there and back, and a forecast two steps on comes on the day one expects."""
+    dates, unit, two_on = MONTHLY[name]
+    dates = pd.DatetimeIndex(dates)
+    series = arcta.read(pd.DataFrame({"x": np.arange(len(dates), dtype=float)}, index=dates))
+    assert series.time_unit == unit
+    assert np.array_equal(np.round(series.times, 9), np.round(series.times))
+    assert (series.calendar.dates(series.times) == dates).all()
+    assert series.calendar.dates(series.times[-1:] + 2)[0].tz_localize(None) == pd.Timestamp(two_on)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    origin=st.datetimes(pd.Timestamp("1950-01-01"), pd.Timestamp("2050-01-01")),
+    unit=st.sampled_from(["month", "quarter", "year"]),
+    steps=st.lists(st.floats(-500, 500), min_size=1, max_size=5),
+)
+def test_any_time_in_months_comes_back(origin, unit, steps):
+    calendar = Calendar(origin.replace(microsecond=0).isoformat(), unit)
+    again = calendar.numbers(calendar.dates(steps))
+    np.testing.assert_allclose(again, steps, atol=2e-6)  # of a month: a second is 4e-7
+    assert calendar.numbers([calendar.origin])[0] == pytest.approx(0, abs=1e-9)
+
+
+def test_days_that_are_not_of_one_month_day_are_counted_in_days():
+    for dates in (
+        pd.date_range("2020-01-06", periods=9, freq="7D"),
+        pd.date_range("2020-01-30", periods=9, freq="30D"),
+    ):
+        series = arcta.read(pd.DataFrame({"x": np.arange(9.0)}, index=dates))
+        assert series.time_unit == "d"

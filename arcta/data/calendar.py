@@ -1,7 +1,7 @@
 """Times that are dates: numbers inside, dates in every output."""
 
 # pandas' stubs know fewer kinds of dates and units than pandas does.
-# pyright: reportArgumentType=false, reportCallIssue=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false, reportOperatorIssue=false
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+MONTHS = {"month": 1, "quarter": 3, "year": 12}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
 @dataclasses.dataclass(frozen=True)
 class Calendar:
-    """Dates as numbers: `unit`s since `origin`, elapsed time, so that a day of 23 hours has 23.
+    """Dates as numbers: `unit`s since `origin`.
 
-    With a `zone` the origin is in UTC and dates come back in that zone; without one they are taken as they stand.
+    Units up to days are elapsed time, so that a day of 23 hours has 23. Months, quarters and years are steps of the calendar, equal
+    however long they are: from the origin's day and time in one month to the same in the next, or from the last day of one month to
+    the last of the next if the origin is a last day.
+
+    With a `zone` dates come back in that zone, and the origin is in UTC (of months: in that zone); without one they are taken as
+    they stand.
 
     !!! example
 
@@ -29,6 +38,8 @@ class Calendar:
         >>> calendar = Calendar("2024-03-31T00:00:00", "h", "Europe/Berlin")
         >>> calendar.numbers(["2024-03-31 01:00+01:00", "2024-03-31 03:00+02:00"])
         array([0., 1.])
+        >>> Calendar("2024-01-31", "month").dates([0, 1, 2]).day
+        Index([31, 29, 31], dtype='int32')
     """
 
     origin: str
@@ -44,6 +55,9 @@ class Calendar:
             raise ValueError(
                 "these dates carry a time zone, the data the model was trained on does not; leave the zone out."
             )
+        if self.unit in MONTHS:
+            local = index.tz_convert(self.zone).tz_localize(None) if self.zone else index
+            return (_months(local - self._offset) - _months(self._start)) / MONTHS[self.unit]
         elapsed = index.tz_localize(None) - pd.Timestamp(self.origin)
         return np.asarray(elapsed / pd.Timedelta(1, self._pandas_unit), float)
 
@@ -51,7 +65,14 @@ class Calendar:
         """Times → dates, to the microsecond."""
         import pandas as pd
 
-        elapsed = pd.to_timedelta(np.asarray(times, float), unit=self._pandas_unit).round("us")
+        times = np.asarray(times, float)
+        if self.unit in MONTHS:
+            # A billionth of a month is a rounding error, and would be the day before.
+            index = (_from_months((times * MONTHS[self.unit] + _months(self._start)).round(9)) + self._offset).round(
+                "s"
+            )
+            return index.tz_localize(self.zone, ambiguous=True, nonexistent="shift_forward") if self.zone else index
+        elapsed = pd.to_timedelta(times, unit=self._pandas_unit).round("us")
         index = pd.DatetimeIndex(pd.Timestamp(self.origin) + elapsed)
         return index.tz_localize("UTC").tz_convert(self.zone) if self.zone else index
 
@@ -59,9 +80,71 @@ class Calendar:
     def _pandas_unit(self) -> str:
         return {"d": "D"}.get(self.unit, self.unit)
 
+    @property
+    def _start(self) -> pd.DatetimeIndex:
+        """The first of the month that the origin stands for."""
+        import pandas as pd
+
+        origin = pd.Timestamp(self.origin)
+        month = np.datetime64(origin, "M") + int(origin.is_month_end)
+        return pd.DatetimeIndex([month.astype("datetime64[us]")])
+
+    @property
+    def _offset(self) -> pd.Timedelta:
+        """How far after the first of a month its date is; before it, if that is the last day of the month before."""
+        import pandas as pd
+
+        return pd.Timestamp(self.origin) - pd.Timestamp(self._start[0])
+
     def show(self, time: float) -> str:
         """One time as a date."""
         return str(self.dates([time])[0])
+
+
+def _months(dates: pd.DatetimeIndex) -> Float[np.ndarray, " n"]:
+    """Months since 1970, and how much of the last has gone."""
+    at = dates.to_numpy().astype("datetime64[us]")
+    first = at.astype("datetime64[M]")
+    length = (first + 1).astype("datetime64[us]") - first.astype("datetime64[us]")
+    return first.astype(int) + (at - first.astype("datetime64[us]")) / length
+
+
+def _from_months(months: Float[np.ndarray, " n"]) -> pd.DatetimeIndex:
+    import pandas as pd
+
+    first = np.floor(months).astype(int).astype("datetime64[M]")
+    start, end = (x.astype("datetime64[us]") for x in (first, first + 1))
+    return pd.DatetimeIndex(start + ((months % 1) * (end - start).astype(float)).round().astype("timedelta64[us]"))
+
+
+def calendar_of(dates: pd.DatetimeIndex, zone: str, unit: str | None) -> Calendar:
+    """How to count dates: in the largest unit not above the typical step if none is given; in months, quarters or years if all
+    dates are on one day of the month, or on the last."""
+    import pandas as pd
+
+    local = dates if dates.tz is None else dates.tz_convert(zone).tz_localize(None)
+    months = np.unique(local.year * 12 + local.month)
+    last, day = bool(local.is_month_end.all()), local.day[0]
+    apart = bool((np.diff(local.sort_values().unique()) >= np.timedelta64(28, "D")).all())
+    even = apart and len(months) > 2 and (local - local.normalize()).nunique() == 1
+    even = even and (last or (day <= 28 and bool((local.day == day).all())))
+    if unit in MONTHS or (not unit and even):
+        origin = pd.Timestamp(local.min())
+        if not last and origin.is_month_end:  # a last day by chance: the same day, a month before
+            origin = origin - pd.DateOffset(months=1)
+        steps = np.diff(months) if even else np.ones(1)
+        found = next((name for name in reversed(MONTHS) if not (steps % MONTHS[name]).any()), "month")
+        return Calendar(origin.isoformat(), unit or found, zone)
+    plain = dates if dates.tz is None else dates.tz_convert("UTC").tz_localize(None)
+    origin = pd.Timestamp(plain.min()).floor("s")
+    if not unit:
+        steps = np.diff(np.unique(np.asarray((plain - origin) / pd.Timedelta(1, "s"), float)))
+        typical = float(np.median(steps)) if len(steps) else 1.0
+        unit = next((unit for unit in reversed(SECONDS) if SECONDS[unit] <= typical * (1 + 1e-9)), "us")
+    if unit not in SECONDS:
+        known = ", ".join([*SECONDS, *MONTHS])
+        raise ValueError(f"time_unit for dates must be one of {known}; got '{unit}'. Use one of them.")
+    return Calendar(origin.isoformat(), unit, zone)
 
 
 def time_index(times: Float[np.ndarray, " n"], calendar: Calendar | None, unit: str) -> pd.Index:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..calendar import Calendar
-from .source import EMPTY, ROW, TIME_NAMES, UNITS, Options, Table, first_line
+from ..calendar import Calendar, calendar_of
+from .source import EMPTY, ROW, TIME_NAMES, Options, Table, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -261,17 +261,6 @@ def _parse(table: Table, name: str, options: Options) -> pd.DatetimeIndex:
 
 
 def count_dates(dates: pd.DatetimeIndex, zone: str, unit: str | None) -> tuple[np.ndarray, Calendar]:
-    """Dates as numbers, and what these mean; in the largest unit not above the typical step if none is given."""
-    import pandas as pd
-
-    if dates.tz is not None:
-        dates = dates.tz_convert("UTC").tz_localize(None)
-    origin = dates.min().floor("s")
-    seconds = np.asarray((dates - origin) / pd.Timedelta(1, "s"), float)
-    if not unit:
-        steps = np.diff(np.unique(seconds))
-        typical = float(np.median(steps)) if len(steps) else 1.0
-        unit = next((unit for unit in reversed(UNITS) if UNITS[unit] <= typical * (1 + 1e-9)), "us")
-    if unit not in UNITS:
-        raise ValueError(f"time_unit for dates must be one of {', '.join(UNITS)}; got '{unit}'. Use one of them.")
-    return seconds / UNITS[unit], Calendar(origin.isoformat(), unit, zone)
+    """Dates as numbers, and what these mean."""
+    calendar = calendar_of(dates, zone, unit)
+    return calendar.numbers(dates), calendar

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 ROW = "row"  # time="row" numbers the rows
 TIME_NAMES = ("time", "times", "t", "date", "datetime", "timestamp", "year", "day", "hour", "seconds", "ds")
 EMPTY = ("", "na", "n/a", "nan", "null", "none", "-", "?", "#n/a")
-UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Options(NamedTuple):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from ...data.calendar import MONTHS, SECONDS
 from ...data.read import describe, reading
-from ...data.readers.source import UNITS, Loaded
+from ...data.readers.source import Loaded
 from ...predict.prediction import Bands, Prediction
 from ...task.fitted import Fit, load
 from ...training.checkpoint import write_atomically
@@ -23,7 +24,11 @@ from .options import compilation_cache
 if TYPE_CHECKING:
     import pandas as pd
 
-SPANS = UNITS | {"w": 604800.0}
+YEAR = 365.2425 * 86400.0
+# In seconds; a month is a twelfth of a year, unless the data itself counts in months.
+SPANS = SECONDS | {"w": 604800.0} | {unit: months * YEAR / 12 for unit, months in MONTHS.items()}
+WORDS = {"m": "min", "hr": "h", "hour": "h", "day": "d", "week": "w", "sec": "s", "second": "s", "minute": "min", "mo": "month",
+         "q": "quarter", "y": "year", "yr": "year"}  # fmt: skip
 
 
 def say(text: str, quiet: bool = False) -> None:
@@ -45,7 +50,7 @@ def load_run(run: Path) -> Fit:
 
 
 def duration(text: str, fit: Fit) -> float:
-    """`12` in the data's own unit, or `48h`, `10d`, `30min` where the data has dates."""
+    """`12` in the data's own unit, or `48h`, `10d`, `30min`, `12months` where the data has dates."""
     match = re.fullmatch(r"\s*([0-9.eE+-]+?)\s*([a-zA-Z]*)\s*", text)
     digits, unit = match.groups() if match else ("nan", "")
     try:
@@ -54,7 +59,8 @@ def duration(text: str, fit: Fit) -> float:
         number = float("nan")
     if not number > 0:
         raise ValueError(f"a span of time must be a positive number, with or without a unit (48h, 10d); got '{text}'.")
-    own = fit.layout.time_unit
+    own, plain = fit.layout.time_unit, unit.lower().removesuffix("s") if len(unit) > 2 else unit
+    unit = WORDS.get(plain, plain)
     if unit in ("", own):
         return number
     if unit not in SPANS or own not in SPANS:
