@@ -8,6 +8,7 @@ again. Lines at whole multiples of a frequency belong to one season.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,13 +43,13 @@ class Season(NamedTuple):
 class _Samples(NamedTuple):
     """One channel on a grid: where its observations lie, in steps of the grid from the first."""
 
-    index: np.ndarray
+    place: np.ndarray
     values: np.ndarray
     step: float
 
     @property
     def span(self) -> float:
-        return (self.index[-1] - self.index[0] + 1) * self.step
+        return (self.place[-1] - self.place[0] + 1) * self.step
 
 
 def _samples(times: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> _Samples:
@@ -63,8 +64,8 @@ def _samples(times: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) ->
 def _spectrum(samples: _Samples, y: Float[np.ndarray, " n"], size: int) -> Float[np.ndarray, " frequencies"]:
     """Half of what a wave takes off Σ y², mean included, at the multiples of 1/(size · step)."""
     grid, seen = np.zeros(size), np.zeros(size)
-    np.add.at(grid, samples.index, y - y.mean())
-    np.add.at(seen, samples.index, 1.0)
+    np.add.at(grid, samples.place, y - y.mean())
+    np.add.at(seen, samples.place, 1.0)
     n, half = len(y), size // 2
     wave, window = np.fft.fft(grid)[:half], np.fft.fft(seen)
     twice = window[2 * np.arange(half) % size]
@@ -85,14 +86,13 @@ class _Floor(NamedTuple):
     level: Float[np.ndarray, " m"]
     known_by: Float[np.ndarray, " m"]
 
-    def unlikely(self, frequency: float | np.ndarray, ratio: float | np.ndarray, size: int) -> Float[np.ndarray, "*m"]:
+    def unlikely(self, frequency: float, ratio: float, size: int) -> float:
         """−log P(chance gives so many frequencies a mean ratio as large): the tail of a beta prime distribution, which is that of a
         sum of exponential numbers where the floor is known well."""
         from scipy.special import betainc
 
         ν = np.interp(frequency, self.frequency, self.known_by)
-        x = np.asarray(ratio, float) * size
-        return -np.log(np.maximum(betainc(ν, size, ν / (ν + x)), 1e-300))
+        return -math.log(max(float(betainc(ν, size, ν / (ν + ratio * size))), 1e-300))
 
 
 def _floor(frequency: Float[np.ndarray, " m"], power: Float[np.ndarray, " m"]) -> _Floor:
@@ -136,12 +136,12 @@ class _Spectra:
 
     def __init__(self, samples: _Samples):
         self.samples = samples
-        self.t = samples.index * samples.step / samples.span
-        cells = samples.index[-1] + 1
+        self.t = samples.place * samples.step / samples.span
+        cells = samples.place[-1] + 1
         self.size = 1 << int(np.ceil(np.log2(2 * FINE * cells)))
         self.fineness = samples.span / (self.size * samples.step)
         frequency = np.arange(self.size // 2) * self.fineness
-        self.highest = 0.5 * cells / float(np.median(np.diff(samples.index)))
+        self.highest = 0.5 * cells / float(np.median(np.diff(samples.place)))
         self.wanted = (frequency >= CYCLES - 0.5) & (frequency <= self.highest)
         self.frequency = frequency[self.wanted]
 
@@ -187,6 +187,18 @@ class _Spectra:
             found.append((float(stands[at]) - np.log(size), _Family(float(f[at]), size)))
         return max(found)[1]
 
+    def stand(self, families: Sequence[_Family], spent: float) -> Float[np.ndarray, " families"]:
+        """−log P(chance) of each beside the others. `spent`: what a search has taken of the noise beyond two parameters a wave, for
+        the best of many frequencies take more than their share."""
+        left, powers = self.fit(families)
+        share = 1 - (spent + 2 * sum(family.size for family in families)) / len(left)
+        floor = _floor(self.frequency, self.of(left))
+        found = []
+        for family, power in zip(families, powers, strict=True):
+            noise = float(np.mean(np.interp(family.waves, self.frequency, floor.level))) / max(share, 0.1)
+            found.append(floor.unlikely(family.frequency, float(power) / noise / family.size, family.size))
+        return np.array(found)
+
     def polished(self, family: _Family, others: Sequence[_Family]) -> _Family:
         """The same where the others want it; in long series, which tell their lines apart, where the spectrum is highest."""
         if len(self.t) >= LONG:
@@ -228,7 +240,15 @@ class _Spectra:
         return max(found)[1] if found else family
 
 
-def _stand_out(samples: _Samples, chance: float) -> tuple[list[tuple[_Family, float]], float]:
+def _multiple(fast: _Family, slow: _Family) -> int:
+    """Which harmonic of the slow one the fast one is; 0 if none."""
+    k = round(fast.frequency / slow.frequency)
+    return k if k and abs(fast.frequency - k * slow.frequency) <= min(0.5, slow.frequency / 8) else 0
+
+
+def _stand_out(
+    samples: _Samples, chance: float, expected: Sequence[float]
+) -> tuple[list[tuple[_Family, float]], float]:
     """The families that stand out with their power, and Σ of squares that the trend leaves.
 
     The strongest are taken one after the other, significant or not: one may hide what another is seen by. Of all those sets the
@@ -252,17 +272,23 @@ def _stand_out(samples: _Samples, chance: float) -> tuple[list[tuple[_Family, fl
             taken[k] = spectra.polished(taken[k], others)
         taken[-1] = spectra.whole(taken[-1], taken[:-1])
         left, powers = spectra.fit(taken)
-        # The best of many frequencies take more than their share of the noise.
-        share = 1 - (cost * len(taken) + 2 * used) / n
-        floor = _floor(spectra.frequency, spectra.of(left))
-        stands = []
-        for family, power in zip(taken, powers, strict=True):
-            noise = float(np.mean(np.interp(family.waves, spectra.frequency, floor.level))) / share
-            chances = floor.unlikely(family.frequency, power / noise / family.size, family.size)
-            stands.append(float(chances) - np.log(SIZES * spectra.independent))
-        if min(stands) > -np.log(chance):
+        stands = spectra.stand(taken, cost * len(taken)) - np.log(SIZES * spectra.independent)
+        if stands.min() > -np.log(chance):
             kept = list(zip(taken, powers, strict=True))
-    return kept, total
+    return _with_expected(spectra, kept, expected, chance), total
+
+
+def _with_expected(
+    spectra: _Spectra, kept: list[tuple[_Family, float]], expected: Sequence[float], chance: float
+) -> list[tuple[_Family, float]]:
+    """The periods that a calendar suggests are no search: they need less to be believed."""
+    for f in expected:
+        families = [family for family, _ in kept]
+        if CYCLES <= f <= spectra.highest and not any(_multiple(_Family(f, 1), other) for other in families):
+            more = [*families, _Family(f, 2 if 2 * f <= spectra.highest else 1)]
+            if spectra.stand(more, 0.0)[-1] > -np.log(10 * chance):
+                kept = list(zip(more, spectra.fit(more)[1], strict=True))
+    return kept
 
 
 def candidates(calendar: Calendar | None) -> dict[str, float]:
@@ -284,17 +310,11 @@ def _named(family: _Family, known: dict[str, float]) -> tuple[_Family, str]:
     return family, ""
 
 
-def _multiple(fast: _Family, slow: _Family) -> int:
-    """Which harmonic of the slow one the fast one is; 0 if none."""
-    k = round(fast.frequency / slow.frequency)
-    return k if k and abs(fast.frequency - k * slow.frequency) <= min(0.5, slow.frequency / 8) else 0
-
-
 def _in_channel(samples: _Samples, known: dict[str, float], chance: float) -> list[Season]:
     """Families that are harmonics of others are one season. The harmonics of a shape fall off, the second need not: what is too
     strong for that is a season of its own."""
-    found, total = _stand_out(samples, chance)
     cycles = {name: samples.span / period for name, period in known.items()}
+    found, total = _stand_out(samples, chance, sorted(cycles.values(), reverse=True))
     seasons: list[tuple[_Family, float, str]] = []
     for family, power in sorted(found, key=lambda pair: -pair[1]):
         family, name = _named(family, cycles)

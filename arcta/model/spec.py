@@ -18,6 +18,7 @@ from ..parts.prior import LogNormal, Parameter
 from ..parts.sde import DRIFTS, DriftFunction
 
 POSTERIORS = ("auto", "smoother", "amortised", "full")
+STRUCTURES = ("auto", "linear", "none")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,9 @@ class LatentSDE:
     - `posterior`: `"smoother"` (the state follows the model's own flow, and what enters the bound as in a linear model is learned
       by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), `"full"` (the same
       with a full covariance), or `"auto"`.
+    - `structure`: whether trends, seasons and cycles of single channels, a linear SDE each, may do the forecasting: `"auto"` (where
+      their evidence is better and nothing above says what to learn), `"linear"` (they do), `"none"`. `season`: the periods to
+      look for, in the data's unit of time; `"auto"` finds them, `None` is no season.
     - `rotation`: the rotation term of the posterior drift (a tighter bound for anything that turns).
     - `lookahead_dropout`: the fraction of nodes whose look-ahead is cut short in training.
     - `*_sizes`, `activation`: hidden layers; `lengthscale`: of the kernel at the start, in observations;
@@ -87,6 +91,8 @@ class LatentSDE:
     activation: str = "silu"
     lengthscale: float | None = None
     interpolation_noise: float | None = None
+    structure: str = "auto"
+    season: str | float | Sequence[float] | None = "auto"
 
     def __post_init__(self) -> None:
         if self.latent_size is not None and self.latent_size < 1:
@@ -100,6 +106,11 @@ class LatentSDE:
         self._check_choice("activation", tuple(ACTIVATIONS))
         self._check_choice("diffusion", DIFFUSIONS)
         self._check_choice("posterior", POSTERIORS)
+        self._check_choice("structure", STRUCTURES)
+        if isinstance(self.season, str):
+            self._check_choice("season", ("auto",))
+        elif self.season is not None and not np.all(np.asarray(self.season, float) > 0):
+            raise ValueError(f"season must be a positive period or several; got {self.season}. Use None for no season.")
         for name, choices in (("decoder", DECODERS), ("encoder", ENCODERS), ("drift", DRIFTS)):
             if isinstance(getattr(self, name), str):
                 self._check_choice(name, choices)

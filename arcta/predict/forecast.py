@@ -158,6 +158,23 @@ def start_node(window: Window, series: Series, origin: float) -> int:
     return nearest
 
 
+def times_ahead(
+    layout: DataLayout, series: Series, times: ArrayLike, origin: float | None, sampling: Sampling
+) -> tuple[Float[np.ndarray, " n"], float]:
+    """The times to forecast a series at, and the time to start from; refused if they are no forecast."""
+    check_channels(layout, series)
+    if sampling.num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1; got {sampling.num_samples}. 256 gives usable 90 % bands.")
+    ahead = check_times(times, layout.calendar)
+    start = float(series.times[series.mask.any(axis=1)][-1]) if origin is None else origin
+    if ahead[0] < start or (origin is None and ahead[0] == start):
+        raise ValueError(
+            f"a forecast goes forward from the last observation of '{series.name}' at t={start:g}; got t={ahead[0]:g}. "
+            "Ask for later times, or use smooth for times inside the data."
+        )
+    return ahead, start
+
+
 def forecast(
     model: AbstractGenerative,
     layout: DataLayout,
@@ -170,21 +187,13 @@ def forecast(
     key: PRNGKeyArray,
 ) -> Prediction | Bands:
     """Forecast what follows `series` at `times`, all in the user's units: a `Prediction`, or with quantiles the `Bands`."""
-    check_channels(layout, series)
-    if sampling.num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1; got {sampling.num_samples}. 256 gives usable 90 % bands.")
-    ahead, scaling = check_times(times, layout.calendar), layout.scaling
-    start = float(series.times[series.mask.any(axis=1)][-1]) if origin is None else origin
+    ahead, start = times_ahead(layout, series, times, origin, sampling)
+    scaling = layout.scaling
     window = last_window(series, scaling, layout.window_shape(model))
     node = start_node(window, series, start)
     # Nodes near the end do not see the whole look-ahead; they would only blur an earlier state that does.
     informed = np.arange(len(window.node)) <= max(node, int(window.last_node()) - window.lookahead)
     window = eqx.tree_at(lambda w: w.node, window, window.node & informed)
-    if ahead[0] < start or (origin is None and ahead[0] == start):
-        raise ValueError(
-            f"a forecast goes forward from the last observation of '{series.name}' at t={start:g}; got t={ahead[0]:g}. "
-            "Ask for later times, or use smooth for times inside the data."
-        )
     knots = input_knots(layout, series, start, ahead, inputs)
     grids = make_grids(scaling.times(start), (ahead - start) / scaling.time_scale, sampling.step(layout), *knots)
     start_key, path_key, decode_key = jax.random.split(key, 3)

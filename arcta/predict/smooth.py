@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import jax
-from jaxtyping import PRNGKeyArray
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
 
+from ..data.calendar import Calendar
 from ..data.series import Series
 from ..model.reading import DataLayout
 from ..parts.model import Model
@@ -12,6 +14,19 @@ from ..runtime.host import ArrayLike
 from .forecast import Sampling, draw_states
 from .prediction import Bands, Prediction, check_channels, check_times, predict
 from .recognise import posterior_at
+
+
+def smoothing_times(series: Series, times: ArrayLike | None, calendar: Calendar | None) -> Float[np.ndarray, " n"]:
+    """The times asked for, by default the series' own, if they lie inside the data."""
+    observed = series.times[series.mask.any(axis=1)]
+    inside = (series.times >= observed[0]) & (series.times <= observed[-1])
+    asked = check_times(series.times[inside] if times is None else times, calendar)
+    if asked[0] < observed[0] or asked[-1] > observed[-1]:
+        raise ValueError(
+            f"smoothing works inside the data, from t={observed[0]:g} to t={observed[-1]:g} of '{series.name}'; got times "
+            f"from {asked[0]:g} to {asked[-1]:g}. Use forecast for times after the last observation."
+        )
+    return asked
 
 
 def smooth(
@@ -29,14 +44,7 @@ def smooth(
     the posterior; a single sample is not a path.
     """
     check_channels(layout, series)
-    observed = series.times[series.mask.any(axis=1)]
-    inside = (series.times >= observed[0]) & (series.times <= observed[-1])
-    asked = check_times(series.times[inside] if times is None else times, layout.calendar)
-    if asked[0] < observed[0] or asked[-1] > observed[-1]:
-        raise ValueError(
-            f"smoothing works inside the data, from t={observed[0]:g} to t={observed[-1]:g} of '{series.name}'; got times "
-            f"from {asked[0]:g} to {asked[-1]:g}. Use forecast for times after the last observation."
-        )
+    asked = smoothing_times(series, times, layout.calendar)
     known = posterior_at(model, layout, series, asked, refine=sampling.refines(model), thorough=sampling.thorough)
     state_key, decode_key = jax.random.split(key)
     states, draws = draw_states(model, known, sampling.num_samples, state_key)

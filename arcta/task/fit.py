@@ -23,6 +23,7 @@ from ..training.loop import Group, TrainingDiverged
 from ..training.parallel import Devices
 from ..training.parallel import devices as devices_of
 from ..training.settings import Training
+from .compete import with_structure
 from .fitted import Fit
 from .train import Task, train_task
 from .use import Forecaster, as_key
@@ -183,14 +184,14 @@ def fit(
     whole = data.sample() if isinstance(data, Store) else as_list(data)
     series, cuts = hold_out(whole, holdout)
     held = [] if validation is None else as_list(validation)
-    rows = {} if store is None else {"rows": len(store)}
     task = Task(
         models=[_with_posterior(model, training)] * ensemble, trainings=[training] * ensemble, cuts=cuts, whole=whole,
         series=series, keys=[as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble)),
         read=_read(model, store, whole, series, held), held_out=held, store=store, devices=found,
-        about={"seed": key if isinstance(key, int) else None, **rows, **(about or {})},
+        about={"seed": key if isinstance(key, int) else None, **({"rows": len(store)} if store else {}), **(about or {})},
     )  # fmt: skip
-    fitted, _ = _train(task, out=out, resume=resume, progress=progress)
+    trained, _ = _train(task, out=out, resume=resume, progress=progress)
+    fitted = with_structure(trained, model, [] if store else series)
     if out is not None and task.lead:
         fitted.save(out)
     return cast(F, fitted)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..data.series import Series
+from ..linear.structure import Structure, from_json, to_json
 from ..model.build import build
 from ..model.reading import DataLayout, Reading
 from ..model.spec import LatentSDE
@@ -23,14 +24,15 @@ from ..parts.physics import DriftLike
 from ..parts.prior import Parameter
 from ..parts.sde import DriftFunction
 from ..predict.forecast import Sampling, sample
-from ..predict.prediction import Prediction
+from ..predict.prediction import Bands, Prediction
 from ..predict.smooth import smooth
+from ..predict.structural import after, inside
 from ..runtime.host import ArrayLike
 from ..training.checkpoint import from_arrays, read_bundle, read_history, to_arrays, write_bundle, write_history
 from ..training.progress import Row
 from ..training.settings import Training
 from .run import identity, restore, restore_spec, series_from_arrays, series_to_arrays
-from .use import Forecaster, as_key
+from .use import Forecaster, Known, Times, as_key, as_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +47,8 @@ class Fit(Forecaster):
 
     `model` is the trained module (in the model's units), `context` the series (what was held out included), `history` the
     log rows, `cuts` the time at which each series' held-out part begins, `about` what else is worth keeping (seed, command,
-    notes). Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
+    notes). `structure` is what trends, seasons and cycles make of each channel; where its evidence is better, `by_structure`,
+    forecasts and smoothing are its. Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
     """
 
     spec: LatentSDE
@@ -61,6 +64,8 @@ class Fit(Forecaster):
     cuts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     others: tuple[Model, ...] = ()
+    structure: Structure | None = None
+    by_structure: bool = False
 
     @property
     def members(self) -> tuple[Model, ...]:
@@ -81,6 +86,17 @@ class Fit(Forecaster):
             if item.name in self.cuts
         ]
 
+    def _forecast_one(
+        self, item: Series, times: Times, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
+    ) -> Prediction | Bands:
+        # Who asks for the recognition step asks for the latent SDE.
+        if self.structure is None or not self.by_structure or sampling.refine is not None:
+            return super()._forecast_one(item, times, inputs, origin, sampling, key)
+        ahead, known = self._asked(item, times, inputs)
+        return after(
+            self.structure, self.layout, item, ahead, known, origin=origin, sampling=sampling, seed=as_seed(key)
+        )
+
     def smooth(
         self,
         data: Series | None = None,
@@ -95,6 +111,10 @@ class Fit(Forecaster):
         if data is None and len(self.context) > 1:
             raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
         series = self._given(data)[0]
+        if self.structure is not None and self.by_structure and refine is None:
+            return inside(
+                self.structure, self.layout, series, times, num_samples=num_samples, seed=as_seed(as_key(key))
+            )
         sampling = Sampling(num_samples, refine=refine)
         return cast(Prediction, self._mixed(smooth, series, times, sampling=sampling, key=as_key(key)))
 
@@ -182,6 +202,8 @@ class Fit(Forecaster):
             "series": [item.name for item in self.context],
             **{name: getattr(self, name) for name in COURSE},
             "members": len(self.members),
+            "structure": None if self.structure is None else to_json(self.structure),
+            "by_structure": self.by_structure,
         }
         files = {"weights": to_arrays(self.model), "context": series_to_arrays(self.context)}
         files |= {f"weights-{i}": to_arrays(model) for i, model in enumerate(self.others, 1)}
@@ -239,5 +261,7 @@ def load(
         context=series_from_arrays(files["context"], header["series"], layout),
         history=read_history(folder),
         others=tuple(restored(f"weights-{i}") for i in range(1, header.get("members", 1))),
+        structure=from_json(header["structure"]) if header.get("structure") else None,
+        by_structure=header.get("by_structure", False),
         **{name: header[name] for name in COURSE},
     )

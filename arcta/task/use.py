@@ -26,6 +26,11 @@ def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.key(key) if isinstance(key, int) else key
 
 
+def as_seed(key: PRNGKeyArray) -> int:
+    """A key as a seed for NumPy."""
+    return int(jax.random.bits(key))
+
+
 class Forecaster:
     """A trained model, or several whose predictions are mixed, with the series it was trained on."""
 
@@ -70,13 +75,16 @@ class Forecaster:
             )
         return series
 
+    def _asked(self, item: Series, times: Times, inputs: Known) -> tuple[ArrayLike, ArrayLike | None]:
+        """The times to forecast a series at, and the inputs there."""
+        ahead = times[item.name] if isinstance(times, Mapping) else times
+        known = inputs[item.name] if isinstance(inputs, Mapping) else inputs
+        return ahead, inputs_at(self.layout, known, ahead) if isinstance(known, InputTable) else known
+
     def _forecast_one(
         self, item: Series, times: Times, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
     ) -> Prediction | Bands:
-        ahead = times[item.name] if isinstance(times, Mapping) else times
-        known = inputs[item.name] if isinstance(inputs, Mapping) else inputs
-        if isinstance(known, InputTable):
-            known = inputs_at(self.layout, known, ahead)
+        ahead, known = self._asked(item, times, inputs)
         return self._mixed(forecast, item, ahead, origin=origin, inputs=known, sampling=sampling, key=key)
 
     @overload

@@ -1,0 +1,105 @@
+"""A sum of components and noise: its evidence on some observations, the parameters that are most probable, and what it says of
+other points. Dense algebra: exact, whatever the times, gaps and missing values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from .components import FREE, Component, Covariance, Points
+
+NOISE_PRIOR = (-3.0, 3.0)
+PENALTY = 1.0  # nats that a parameter costs: about what its posterior is narrower than its prior
+JITTER = 1e-8
+STEPS = 60
+Piece = tuple[Points, Float[np.ndarray, " n"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal:
+    """A joint Gaussian: mean and covariance at some points, without the noise."""
+
+    mean: Float[np.ndarray, " n"]
+    covariance: Covariance
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearModel:
+    """Components, and the logarithms of their parameters, the noise's variance first."""
+
+    components: tuple[Component, ...]
+    θ: Float[np.ndarray, " parameters"]
+    evidence: float = -np.inf
+
+    @property
+    def noise(self) -> float:
+        return float(np.exp(self.θ[0]))
+
+    def covariance(self, a: Points, b: Points) -> tuple[Covariance, list[Covariance]]:
+        """Of the signal, and its derivatives."""
+        total, slopes, at = np.full((len(a.times), len(b.times)), FREE), [], 1
+        for component in self.components:
+            count = len(component.prior)
+            K, changes = component.covariance(a, b, self.θ[at : at + count])
+            total, at = total + K, at + count
+            slopes += changes
+        return total, slopes
+
+    def given(self, seen: Piece, asked: Points) -> Normal:
+        """The signal at the points asked for, after some observations."""
+        from scipy.linalg import cho_solve
+
+        points, y = seen
+        start = points.times[0] - 1 if len(y) else asked.times[0]
+        points, asked = points.since(start), asked.since(start)
+        across = self.covariance(asked, points)[0]
+        root = _root(self.covariance(points, points)[0], self.noise)
+        reduced = across @ cho_solve((root, True), across.T)
+        own = self.covariance(asked, asked)[0] - reduced
+        return Normal(across @ cho_solve((root, True), y), 0.5 * (own + own.T))
+
+
+def _root(K: Covariance, noise: float) -> Covariance:
+    from scipy.linalg import cholesky
+
+    whole = K + (noise + JITTER * (1 + np.trace(K) / max(len(K), 1))) * np.eye(len(K))
+    return cholesky(whole, lower=True)
+
+
+def evidence(model: LinearModel, piece: Piece) -> tuple[float, Float[np.ndarray, " parameters"]]:
+    """log p(y) and its slope."""
+    from scipy.linalg import cho_solve
+
+    points, y = piece
+    points = points.since(points.times[0] - 1)
+    K, slopes = model.covariance(points, points)
+    root = _root(K, model.noise)
+    α, inverse = cho_solve((root, True), y), cho_solve((root, True), np.eye(len(y)))
+    value = -0.5 * float(y @ α) - float(np.sum(np.log(np.diag(root)))) - 0.5 * len(y) * np.log(2 * np.pi)
+    pull = np.outer(α, α) - inverse
+    return value, np.array([0.5 * model.noise * np.trace(pull), *(0.5 * np.sum(pull * slope) for slope in slopes)])
+
+
+def learn(components: Sequence[Component], pieces: Sequence[Piece]) -> LinearModel:
+    """The most probable parameters given all pieces, each a stretch of observations of unit variance."""
+    from scipy.linalg import LinAlgError
+    from scipy.optimize import minimize
+
+    prior = np.array([NOISE_PRIOR, *(pair for component in components for pair in component.prior)])
+    mean, spread = prior.T
+
+    def loss(θ: np.ndarray) -> tuple[float, np.ndarray]:
+        model, away = LinearModel(tuple(components), θ), (θ - mean) / spread
+        try:
+            found = [evidence(model, piece) for piece in pieces]
+        except LinAlgError:
+            return 1e10, np.zeros_like(θ)
+        value, slope = sum(v for v, _ in found), sum(s for _, s in found)
+        return 0.5 * float(away @ away) - value, away / spread - slope
+
+    bounds = list(zip(mean - 5 * spread, mean + 5 * spread, strict=True))
+    best = minimize(loss, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
+    return LinearModel(tuple(components), best.x, -float(best.fun) - PENALTY * len(mean))

@@ -1,0 +1,63 @@
+"""Scales on which a channel may be additive: as it is, its root, its logarithm. Exact there and back, with the Jacobian that makes
+likelihoods on different scales comparable."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+
+Values = Float[np.ndarray, "*shape"]
+FORMS = ("identity", "root", "log")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """y = (g(x) − shift)/spread, g one of `FORMS`. `lowest`: what the channel is never below (None: there is no such value)."""
+
+    form: str
+    shift: float
+    spread: float
+    lowest: float | None = None
+
+    @staticmethod
+    def fit(form: str, x: Float[np.ndarray, " n"]) -> Scale:
+        plain = Scale(form, 0.0, 1.0, 0.0 if x.min() >= 0 else None)
+        y = plain.forth(x)
+        return dataclasses.replace(plain, shift=float(y.mean()), spread=float(y.std()) or 1.0)
+
+    @staticmethod
+    def possible(x: Float[np.ndarray, " n"]) -> list[str]:
+        """The forms that fit such values, where they differ enough to tell."""
+        if x.min() < 0 or x.max() < 1.3 * x.min():
+            return ["identity"]
+        return ["identity", "root", "log"] if x.min() > 0 else ["identity", "root"]
+
+    def forth(self, x: Values) -> Values:
+        """Values that do not fit (a zero, where a logarithm was chosen before there was one) count as the smallest that do."""
+        if self.form == "log":
+            x = np.asarray(x, float)
+            positive = x[x > 0]
+            g = np.log(np.where(x > 0, x, 0.5 * positive.min() if positive.size else 1.0))
+        else:
+            g = np.asarray(x, float) if self.form == "identity" else np.sqrt(np.maximum(x, 0.0))
+        return (g - self.shift) / self.spread
+
+    def back(self, y: Values) -> Values:
+        g = self.shift + self.spread * np.asarray(y, float)
+        if self.form == "log":
+            return np.exp(np.minimum(g, 700.0))
+        x = g if self.form == "identity" else np.maximum(g, 0.0) ** 2
+        return x if self.lowest is None else np.maximum(x, self.lowest)
+
+    def log_slope(self, x: Values) -> Values:
+        """log dy/dx."""
+        x = np.asarray(x, float)
+        tiny = np.finfo(float).tiny
+        slopes = {
+            "identity": 0.0 * x,
+            "root": -np.log(2 * np.sqrt(np.maximum(x, tiny))),
+            "log": -np.log(np.maximum(x, tiny)),
+        }
+        return slopes[self.form] - np.log(self.spread)

@@ -1,0 +1,158 @@
+"""Forecasts and smoothing by a structure: the exact posterior of linear models, sampled, in the data's units."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from ..data.series import Series
+from ..linear.components import Points
+from ..linear.learn import Normal
+from ..linear.structure import Candidate, Structure, remembered
+from ..model.reading import DataLayout
+from ..runtime.host import ArrayLike
+from .forecast import Sampling, input_knots, times_ahead
+from .prediction import Bands, Prediction, check_channels
+from .smooth import smoothing_times
+
+LOOKED_AT = 600  # observations
+STRETCH = 400  # points that are drawn together
+
+
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """What a candidate says of a channel at some times: means and deviations of the signal on its scale, and draws of it."""
+
+    candidate: Candidate
+    mean: Float[np.ndarray, " n"]
+    variance: Float[np.ndarray, " n"]
+    draws: Float[np.ndarray, "samples n"]
+
+
+def _draw(normal: Normal, count: int, rng: np.random.Generator) -> Float[np.ndarray, "samples n"]:
+    values, vectors = np.linalg.eigh(normal.covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return normal.mean + rng.standard_normal((count, len(values))) @ root.T
+
+
+def _tell(
+    structure: Structure, candidate: Candidate, seen: tuple[Points, np.ndarray], asked: Points, count: int,
+    rng: np.random.Generator,
+) -> _Told:  # fmt: skip
+    points, x = seen
+    longest = max((period.period / structure.step for period in structure.periods), default=0.0)
+    y = candidate.scale.forth(x)
+    means, variances, draws = [], [], []
+    for begin in range(0, len(asked.times), STRETCH):
+        part = Points(asked.times[begin : begin + STRETCH], asked.inputs[begin : begin + STRETCH])
+        near = _around(points.times, part.times, longest)
+        normal = candidate.model.given((Points(points.times[near], points.inputs[near]), y[near]), part)
+        means.append(normal.mean)
+        variances.append(np.maximum(np.diag(normal.covariance), 0.0))
+        draws.append(_draw(normal, count, rng))
+    return _Told(candidate, np.concatenate(means), np.concatenate(variances), np.concatenate(draws, axis=1))
+
+
+def _around(times: Float[np.ndarray, " n"], asked: Float[np.ndarray, " m"], longest: float) -> np.ndarray:
+    """The observations that say most of some times: the last before them or, inside the data, those around them."""
+    if asked[0] > times[-1]:
+        return remembered(times, LOOKED_AT, longest)
+    first, last = np.searchsorted(times, asked[[0, -1]])
+    inside = max(LOOKED_AT - (last - first), LOOKED_AT // 2)
+    begin, end = max(first - inside // 2, 0), min(last + inside // 2, len(times))
+    return np.arange(begin, end)
+
+
+def tell(
+    structure: Structure,
+    layout: DataLayout,
+    series: Series,
+    times: Float[np.ndarray, " n"],
+    inputs: Float[np.ndarray, "n inputs"],
+    *,
+    num_samples: int,
+    seed: int,
+) -> Prediction:
+    """What the structure says of a series at some times, inside it or after it."""
+    rng = np.random.default_rng(seed)
+    asked = structure.points(times, inputs)
+    signal = np.empty((num_samples, len(times), len(layout.channels)))
+    observed, states = np.empty_like(signal), np.empty_like(signal)
+    told: list[list[_Told]] = []
+    for c, candidates in enumerate(structure.channels):
+        seen = series.mask[:, c]
+        data = structure.points(series.times[seen], series.inputs[seen]), series.values[seen, c]
+        counts = _counts([candidate.share for candidate in candidates], num_samples)
+        of_channel, order = [], rng.permutation(num_samples)
+        begin = 0
+        for candidate, count in zip(candidates, counts, strict=True):
+            said = _tell(structure, candidate, data, asked, count, rng)
+            rows = order[begin : begin + count]
+            noise = np.sqrt(candidate.model.noise) * rng.standard_normal(said.draws.shape)
+            states[rows, :, c] = said.draws
+            signal[rows, :, c] = candidate.scale.back(said.draws)
+            observed[rows, :, c] = candidate.scale.back(said.draws + noise)
+            of_channel.append(said)
+            begin += count
+        told.append(of_channel)
+    about = (layout.channels, layout.units, layout.time_unit, layout.calendar)
+    return Prediction(
+        series.name, np.asarray(times), observed, signal, states, *about, lambda values: _log_density(told, values)
+    )
+
+
+def after(
+    structure: Structure,
+    layout: DataLayout,
+    series: Series,
+    times: ArrayLike,
+    inputs: ArrayLike | None,
+    *,
+    origin: float | None,
+    sampling: Sampling,
+    seed: int,
+) -> Prediction | Bands:
+    """What the structure says of what follows a series, or one of its observations."""
+    ahead, start = times_ahead(layout, series, times, origin, sampling)
+    input_knots(layout, series, start, ahead, inputs)  # refuses what does not fit
+    known = np.zeros((len(ahead), 0)) if inputs is None else np.asarray(inputs, float).reshape(len(ahead), -1)
+    before = series.at_rows(series.times <= start)
+    told = tell(structure, layout, before, ahead, known, num_samples=sampling.num_samples, seed=seed)
+    return told if sampling.quantiles is None else told.bands(sampling.quantiles)
+
+
+def inside(
+    structure: Structure, layout: DataLayout, series: Series, times: ArrayLike | None, *, num_samples: int, seed: int
+) -> Prediction:
+    """What the structure says of a series at any times inside it."""
+    check_channels(layout, series)
+    asked = smoothing_times(series, times, layout.calendar)
+    known = np.zeros((len(asked), len(layout.input_names)))
+    for i in range(known.shape[1]):
+        known[:, i] = np.interp(asked, series.times, series.inputs[:, i])
+    return tell(structure, layout, series, asked, known, num_samples=num_samples, seed=seed)
+
+
+def _counts(shares: Sequence[float], count: int) -> list[int]:
+    """How many of some samples each gets."""
+    ends = np.round(np.cumsum(shares) * count).astype(int)
+    return np.diff(ends, prepend=0).tolist()
+
+
+def _log_density(
+    told: Sequence[Sequence[_Told]], values: Float[np.ndarray, "n channels"]
+) -> Float[np.ndarray, "n channels"]:
+    """Of a mixture of Gaussians on their scales."""
+    columns = []
+    for c, said in enumerate(told):
+        parts = []
+        for one in said:
+            scale, variance = one.candidate.scale, one.variance + one.candidate.model.noise
+            z = scale.forth(values[:, c]) - one.mean
+            density = -0.5 * (z**2 / variance + np.log(2 * np.pi * variance)) + scale.log_slope(values[:, c])
+            parts.append(density + np.log(one.candidate.share))
+        columns.append(np.logaddexp.reduce(parts, axis=0))
+    return np.stack(columns, axis=1)

@@ -1,0 +1,223 @@
+"""Linear structures: covariances are those of their SDEs, the evidence is the Kalman filter's, the posterior the smoother's; scales
+go there and back; and simulated series get the structure they were made with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import linear
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.linalg import expm
+
+import arcta
+from arcta.data.seasons import Season as Period
+from arcta.linear.components import FREE, Cycle, Damped, Inputs, Level, Points, Rough, Season, Slope, Smooth
+from arcta.linear.learn import LinearModel, evidence, learn
+from arcta.linear.scales import Scale
+from arcta.linear.structure import find_structure, from_json, remembered, to_json
+
+TIMES = np.array([0.7, 1.3, 2.9, 4.0, 7.5])
+
+
+def points(times: np.ndarray, inputs: np.ndarray | None = None) -> Points:
+    return Points(np.asarray(times, float), np.zeros((len(times), 0)) if inputs is None else inputs)
+
+
+def covariance_of_sde(F: np.ndarray, Q: np.ndarray, P0: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Of the first state of dz = F z dt + Q^½ dβ from N(0, P0) at time 0, by Van Loan's matrix exponential."""
+
+    def spread(t: float) -> np.ndarray:
+        d = len(F)
+        e = expm(np.block([[-F, Q], [np.zeros((d, d)), F.T]]) * t)
+        A = e[d:, d:].T
+        return A @ P0 @ A.T + A @ e[:d, d:]
+
+    K = np.empty((len(times), len(times)))
+    for i, s in enumerate(times):
+        for j, t in enumerate(times):
+            K[i, j] = (spread(min(s, t)) @ expm(F * abs(s - t)).T)[0, 0]
+    return K
+
+
+def sde_of(name: str, θ: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """F, Q and the variance at the start, as the docstring of `components` has them."""
+    p = np.exp(θ)
+    none = np.zeros((2, 2))
+    if name == "level":
+        return np.zeros((1, 1)), np.diag(p), np.zeros((1, 1))
+    if name == "slope":
+        return np.array([[0, 1.0], [0, 0]]), np.diag([0, p[0]]), np.diag([0, (6 / 50) ** 2])
+    if name == "damped":
+        v, r = p
+        return np.array([[0, 1], [0, -r]]), np.diag([0, 2 * r * v]), np.diag([0, v])
+    if name == "rough":
+        v, r = p
+        return np.array([[-r]]), np.array([[2 * r * v]]), np.array([[v]])
+    if name == "smooth":
+        v, r = p
+        return np.array([[0, 1], [-(r**2), -2 * r]]), np.diag([0, 4 * r**3 * v]), np.diag([v, r**2 * v])
+    v, r, ω = p
+    return np.array([[-r, ω], [-ω, -r]]), 2 * r * v * np.eye(2) + none, v * np.eye(2)
+
+
+COMPONENTS = {
+    "level": (Level(50.0), [-0.5]),
+    "slope": (Slope(50.0), [-2.0]),
+    "damped": (Damped(50.0), [-1.0, -0.7]),
+    "rough": (Rough(50.0), [0.3, -0.5]),
+    "smooth": (Smooth(50.0), [0.2, 0.1]),
+    "cycle": (Cycle(50.0), [0.1, -2.0, 0.4]),
+}
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_a_components_covariance_is_that_of_its_sde(name):
+    component, θ = COMPONENTS[name]
+    ours, _ = component.covariance(points(TIMES), points(TIMES), np.array(θ))
+    np.testing.assert_allclose(ours, covariance_of_sde(*sde_of(name, np.array(θ)), TIMES), rtol=1e-6, atol=1e-12)
+
+
+def test_a_season_is_a_sum_of_damped_turning_pairs():
+    """exp(−2 sin²(πτ/P)/ℓ²) = e^(−1/ℓ²) Σ_k I_k(1/ℓ²) cos(2πkτ/P): each harmonic has a positive share, and they sum to one."""
+    from scipy.special import ive
+
+    θ, τ = np.array([0.4, -0.3, -3.0]), TIMES[:, None] - TIMES[None, :]
+    ours, _ = Season(50.0, 3.3).covariance(points(TIMES), points(TIMES), θ)
+    x = np.exp(-2 * θ[1])
+    pairs = sum((2 - (k == 0)) * ive(k, x) * np.cos(2 * np.pi * k * τ / 3.3) for k in range(40))
+    np.testing.assert_allclose(ours, np.exp(θ[0] - np.exp(θ[2]) * np.abs(τ)) * pairs, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", [*COMPONENTS, "season", "inputs"])
+def test_derivatives_of_covariances_by_differences(name):
+    rng = np.random.default_rng(0)
+    extra = {"season": (Season(50.0, 3.3), [0.4, -0.3, -3.0]), "inputs": (Inputs(50.0), [-0.2, 0.3, 0.5])}
+    component, θ = (COMPONENTS | extra)[name]
+    θ, at = np.array(θ), points(TIMES, rng.standard_normal((5, 2)))
+    _, slopes = component.covariance(at, at, θ)
+    assert len(slopes) == len(component.prior) == len(θ)
+    for k, slope in enumerate(slopes):
+        h = 1e-5 * np.eye(len(θ))[k]
+        up, down = (component.covariance(at, at, θ + s * h)[0] for s in (1, -1))
+        np.testing.assert_allclose(slope, (up - down) / 2e-5, atol=1e-7)
+
+
+def test_evidence_and_posterior_are_the_kalman_filters():
+    """An Ornstein–Uhlenbeck process around an unknown level, as two states of a linear SDE; missing and irregular."""
+    rng = np.random.default_rng(1)
+    v, r, noise = 0.8, 0.4, 0.1
+    times = np.cumsum(rng.exponential(1.0, 40))
+    F, q = np.array([[-r, 0], [0, 0]]), np.array([2 * r * v, 0.0])
+    P0 = np.diag([v, FREE])
+    y = rng.standard_normal(40)
+    # Seen is the sum of both states: turned so that it is the first.
+    T = np.array([[1.0, 1.0], [0.0, 1.0]])
+    back = np.linalg.inv(T)
+    model = LinearModel((Rough(40.0),), np.log([noise, v, r]))
+    ours, slope = evidence(model, (points(times), y))
+    K = FREE + v * np.exp(-r * np.abs(times[:, None] - times[None, :])) + noise * np.eye(40)
+    exact = -0.5 * (y @ np.linalg.solve(K, y) + np.linalg.slogdet(2 * np.pi * K)[1])
+    assert ours == pytest.approx(exact, abs=1e-4)
+    xs = np.stack([y, np.full(40, np.nan)], axis=1)
+    A, Q = T @ F @ back, T @ np.diag(q) @ T.T
+    m, P, total = np.zeros(2), T @ P0 @ T.T, 0.0
+    for i, x in enumerate(xs[:, 0]):
+        if i:
+            step = times[i] - times[i - 1]
+            e = expm(np.block([[-A, Q], [np.zeros((2, 2)), A.T]]) * step)
+            Φ = e[2:, 2:].T
+            m, P = Φ @ m, Φ @ P @ Φ.T + Φ @ e[:2, 2:]
+        s = P[0, 0] + noise
+        total += -0.5 * ((x - m[0]) ** 2 / s + np.log(2 * np.pi * s))
+        m, P = m + P[:, 0] / s * (x - m[0]), P - np.outer(P[:, 0], P[0]) / s
+    assert ours == pytest.approx(total, abs=1e-4)
+    said = model.given((points(times), y), points(times[-1:] + 2.0))
+    e = expm(A * 2.0)
+    assert said.mean[0] == pytest.approx((e @ m)[0], abs=1e-4)
+    for k in range(3):
+        h = 1e-5 * np.eye(3)[k]
+        up, down = (evidence(dataclasses.replace(model, θ=model.θ + s * h), (points(times), y))[0] for s in (1, -1))
+        assert slope[k] == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-4)
+
+
+def test_smoothing_inside_is_the_joint_gaussians():
+    rng = np.random.default_rng(2)
+    F, q, noise = np.array([[-0.5]]), np.array([0.6]), 0.05
+    times = np.cumsum(rng.exponential(0.5, 60))
+    x = linear.simulate(F, q, np.zeros(1), linear.stationary(F, q), times, noise, rng)
+    query = np.linspace(times[0] + 0.1, times[-1] - 0.1, 9)
+    mean, covariance = linear.joint(F, q, np.zeros(1), linear.stationary(F, q), times, x, noise, query)
+    model = LinearModel((Rough(60.0),), np.log([noise, 0.6, 0.5]))
+    said = model.given((points(times), x[:, 0]), points(query))
+    # The unknown level adds little where there is data all around.
+    np.testing.assert_allclose(said.mean, mean[:, 0], atol=0.03)
+    np.testing.assert_allclose(np.diag(said.covariance), covariance[:, 0, 0], rtol=0.1)
+
+
+@pytest.mark.parametrize("form", ["identity", "root", "log"])
+def test_scales_go_there_and_back_with_their_jacobian(form):
+    x = np.random.default_rng(0).lognormal(2.0, 0.7, 50)
+    scale = Scale.fit(form, x)
+    np.testing.assert_allclose(scale.back(scale.forth(x)), x, rtol=1e-10)
+    h = 1e-6 * x
+    np.testing.assert_allclose(
+        np.exp(scale.log_slope(x)), (scale.forth(x + h) - scale.forth(x - h)) / (2 * h), rtol=1e-6
+    )
+    assert scale.back(np.linspace(-9, 9, 50)).min() >= 0
+
+
+def test_what_is_looked_at_is_the_end_and_some_of_what_was_before():
+    times = np.arange(5000.0)
+    kept = remembered(times, 200, longest=300.0)
+    assert len(np.unique(kept)) == 200
+    assert (np.diff(kept) > 0).all()
+    assert kept[-1] == 4999
+    assert 2500 <= kept[0] < 4800
+    assert np.array_equal(kept[-100:], np.arange(4900, 5000))
+
+
+def monthly(seed: int, n: int = 144) -> arcta.Series:
+    """Growth, a season that grows with it, and noise: what a logarithm makes additive."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(n)
+    level = 4.5 + 0.01 * t + np.cumsum(0.01 * rng.standard_normal(n))
+    x = np.exp(
+        level + 0.2 * np.sin(2 * np.pi * t / 12) + 0.1 * np.cos(4 * np.pi * t / 12) + 0.03 * rng.standard_normal(n)
+    )
+    return arcta.read(pd.DataFrame({"visits": x}, index=pd.date_range("2000-01-01", periods=n, freq="MS")))
+
+
+def test_a_growing_season_gets_a_logarithm_a_trend_and_its_year():
+    structure = find_structure([monthly(0)], [Period(12.0, 2, 0.5, "year")])
+    best = structure.channels[0][0]
+    assert best.scale.form == "log"
+    assert any(type(part) is Season for part in best.model.components)
+    assert any(type(part) in (Slope, Damped, Level) for part in best.model.components)
+    again = from_json(to_json(structure))
+    assert to_json(again) == to_json(structure)
+
+
+def test_forecasts_of_a_default_fit_use_the_structure_where_itsevidence_is_better(tmp_path):
+    """That it is found, said and saved, and that nothing positive gets a negative band."""
+    series = monthly(3)
+    train, test = arcta.split(series, at=0.85)
+    few = arcta.Training(steps=20, log_every=10)
+    fit = arcta.fit(arcta.LatentSDE(), train, training=few, progress=False)
+    assert fit.by_structure
+    assert [period.name for period in fit.structure.periods] == ["year"]
+    ahead = fit.forecast(test.times, num_samples=200)
+    error = np.sqrt(np.mean((ahead.mean - test.values) ** 2))
+    season = np.sqrt(np.mean((train.values[-12:][np.arange(len(test)) % 12] - test.values) ** 2))
+    assert error < 0.6 * season
+    assert ahead.observations.min() > 0
+    fit.save(tmp_path)
+    again = arcta.load(tmp_path)
+    np.testing.assert_array_equal(again.forecast(test.times, num_samples=200).observations, ahead.observations)
+    gap = series.at_rows(np.r_[0:60, 72:144].astype(int))
+    filled = fit.smooth(gap, series.times[60:72])
+    assert np.mean(np.abs(np.log(filled.mean[:, 0] / series.values[60:72, 0]))) < 0.1
+    plain = arcta.fit(arcta.LatentSDE(structure="none"), train, training=few, progress=False)
+    assert plain.structure is None
+    assert learn([Level(10.0)], [(points(np.arange(20.0)), np.zeros(20))]).noise < 0.1
