@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 import arcta
+from arcta.data.seasons import find_seasons
 from arcta.data.series import kind_of
 from arcta.model.reading import read_data
 from arcta.predict import classical
 from arcta.predict.metrics import crps
-from arcta.task.backtest import MODEL, Backtest, backtest, gaussian_scores
+from arcta.task.backtest import MODEL, Backtest, backtest, choose_origins, gaussian_scores
 
 
 def test_kalman_smoother_against_the_joint_gaussian():
@@ -73,8 +74,8 @@ def test_var_and_state_space_forecast_a_rotation():
 def test_season_is_found_and_not_invented():
     rng = np.random.default_rng(3)
     wave = np.sin(2 * np.pi * np.arange(400) / 24) + 0.3 * rng.standard_normal(400)
-    assert classical.season([series_of(wave, step=0.5)]) == pytest.approx(12.0, abs=0.5)
-    assert classical.season([series_of(rng.standard_normal(400))]) is None
+    assert [round(s.period, 1) for s in find_seasons([series_of(wave, step=0.5)])] == [12.0]
+    assert classical.last_season([series_of(rng.standard_normal(400))]) is None
     seasonal = classical.last_season([series_of(wave)])
     assert seasonal is not None
     mean, _ = seasonal(series_of(wave), np.arange(400.0, 410.0))
@@ -97,15 +98,45 @@ def test_baselines_take_irregular_gappy_panels():
             assert (std > 0).all(), name
 
 
-def table(model: float, last: float) -> Backtest:
-    rows = pd.DataFrame({"rmse": {MODEL: model, "last value": last, "VAR": 0.1}})
-    return Backtest(rows, rows, [0.0], 1.0, {})
+def result(model: list[float], last: list[float]) -> Backtest:
+    """A backtest of one channel with these errors in the quarters of a horizon of 8 days."""
+    lead = np.array([0.1, 0.3, 0.6, 0.9])
+    errors = {MODEL: model, "last value": last, "VAR": [9.0] * 4}
+    entries = {n: {"squared_error": np.square(e), "lead": lead, "channel": np.zeros(4, int)} for n, e in errors.items()}
+    rows = pd.DataFrame({"rmse": {n: np.sqrt(np.mean(np.square(e))) for n, e in errors.items()}})
+    return Backtest(rows, rows, rows.set_axis(["level"], axis=1), [0.0], 8.0, entries, ("m",), "d")
 
 
-def test_a_model_that_loses_to_the_naive_forecast_is_told_so():
-    assert "NOT beat the naive forecast 'last value'" in table(1.0, 0.5).verdict()
-    assert "50%" in table(0.5, 1.0).verdict()
-    assert not table(1.0, 0.5).beats_naive
+def test_the_verdict_says_how_far_to_use_the_model_and_what_to_use_instead():
+    good, short, bad = (result(model, [1.0] * 4) for model in ([0.5] * 4, [0.5, 0.6, 1.2, 1.3], [2.0] * 4))
+    assert good.verdict() == "use it, 8 d ahead: error 0.5 against 1 m of 'last value'."
+    assert short.verdict().startswith("use it up to 4 d ahead, 'last value' beyond")
+    assert bad.verdict().startswith("do NOT use the model, use 'last value' instead")
+    assert good.beats_naive
+    assert not bad.beats_naive
+
+
+def test_exponential_smoothing_follows_a_level_a_slope_and_a_season():
+    rng = np.random.default_rng(6)
+    t = np.arange(240.0)
+    x = 0.05 * t + np.sin(2 * np.pi * t / 12) + 0.1 * rng.standard_normal(240)
+    train = series_of(x[:216])
+    made = {name: classical.BASELINES[name]([train]) for name in ("exponential smoothing", "last season", "drift")}
+    errors = {}
+    for name, forecaster in made.items():
+        assert forecaster is not None
+        mean, std = forecaster(train, t[216:])
+        errors[name] = np.sqrt(np.mean((mean[:, 0] - x[216:]) ** 2))
+        assert (std > 0).all()
+    assert errors["exponential smoothing"] < 0.25
+    assert errors["exponential smoothing"] < min(errors["last season"], errors["drift"])
+
+
+def test_an_origin_without_observations_in_its_horizon_is_left_out():
+    times = np.concatenate([np.arange(40.0), np.arange(70.0, 100.0)])
+    assert (choose_origins(arcta.Series(times, np.sin(times)), 30.0, 10.0, 8) < 40).any()
+    for origin in choose_origins(arcta.Series(times, np.sin(times)), 30.0, 10.0, 8):
+        assert ((times > origin) & (times <= origin + 10)).any()
 
 
 def test_backtest_needs_room():

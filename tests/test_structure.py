@@ -23,7 +23,7 @@ bound.quadrature bound.residual bound.elbo bound.objective bound.evidence bound.
 model.spec model.survey model.reading model.build model.start
 training.settings training.progress training.loop training.checkpoint training.ensemble training.parallel training.prepare
 predict.solve predict.figures predict.prediction predict.recognise predict.forecast predict.smooth predict.structural
-predict.metrics predict.classical
+predict.metrics predict.naive predict.classical
 task.use task.validation task.run task.fitted task.compete task.train task.fit task.backtest
 rivals.solved rivals.baselines
 outside.page outside.report outside.config outside.demo outside.study

@@ -144,7 +144,9 @@ def _backtest_section(result: Backtest) -> Section:
         f"Forecasts {result.horizon:.4g} ahead from {len(result.origins)} origins, no refit. Errors are in units of each channel's "
         "standard deviation in training, over all of the horizon and by quarters of it."
     )
-    body = f"<p class='verdict {kind}'>{html.escape(verdict[0].upper() + verdict[1:])}</p>{table(rows, 'method')}"
+    each = "".join(f"<li>{html.escape(f'{name}: {told}')}</li>" for name, told in list(result.verdicts().items())[:24])
+    body = f"<p class='verdict {kind}'>{html.escape(verdict[0].upper() + verdict[1:])}</p>"
+    body += (f"<ul>{each}</ul>" if len(result.by_channel.columns) > 1 else "") + table(rows, "method")
     return Section("Against the forecasts to beat", body, text=text)
 
 
@@ -154,8 +156,9 @@ def _smooth_sections(fit: Fit, series: Series) -> list[Section]:
     seen = part.times[part.mask.any(axis=1)]
     times = np.unique(np.concatenate([np.linspace(seen[0], seen[-1], 601), seen])) if not series.frame_shape else seen
     smooth = fit.smooth(part, times, num_samples=128, key=2)
-    low, high = np.quantile(smooth.states, [0.05, 0.95], axis=0)
-    mean, shown = smooth.states.mean(axis=0), _shown(series, times)
+    latent = fit.smooth(part, times, num_samples=128, refine=fit.model.refined, key=2) if fit.by_structure else smooth
+    low, high = np.quantile(latent.states, [0.05, 0.95], axis=0)
+    mean, shown = latent.states.mean(axis=0), _shown(series, times)
     states = figures.states_over_time(shown, mean, low, high, _axis_names(fit), _time_label(series))
     if series.frame_shape:
         reconstructed = smooth.mean[np.searchsorted(times, part.times)]
@@ -175,7 +178,8 @@ def _axis_names(fit: Fit) -> list[str]:
 
 def _drift_section(fit: Fit, series: Series) -> Section:
     rows = np.flatnonzero(series.mask.any(axis=1))[-2000:]
-    states = fit.smooth(series.at_rows(slice(rows[0], None)), num_samples=1, key=3).states[0]
+    recent = series.at_rows(slice(rows[0], None))
+    states = fit.smooth(recent, num_samples=1, refine=fit.model.refined, key=3).states[0]
     inputs = fit.layout.scaling.input_shift if fit.layout.input_names else None
     low, high = np.quantile(states, [0.005, 0.995], axis=0)
     margin = 0.15 * (high - low) + 1e-9

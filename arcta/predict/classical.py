@@ -1,4 +1,4 @@
-"""Forecasts to beat: the last value, the last season, a vector autoregression and a linear state-space model.
+"""Forecasts to beat: beside the naive ones exponential smoothing, a vector autoregression and a linear state-space model.
 
 Each is `fit` on training series and forecasts after a context; each returns a mean, a standard deviation of an
 observation and says so when it does not apply. NumPy only, nothing here knows of the latent SDE. The last two work on a
@@ -14,9 +14,22 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
+from ..data.seasons import find_seasons
 from ..data.series import Series
+from .naive import (
+    Forecast,
+    Forecaster,
+    drift,
+    filled,
+    last_season,
+    last_value,
+    moments,
+    to_grid,
+    training_mean,
+    typical_step,
+)  # fmt: skip
 
 
 class Smoothed(NamedTuple):
@@ -68,140 +81,6 @@ def kalman_smoother(
     return Smoothed(means, covariances, cross)
 
 
-# Regular grids -------------------------------------------------------------------------------------------------------
-
-
-class Grid(NamedTuple):
-    """A series on a regular grid from `start` on: the mean of what falls into each cell, NaN where nothing does."""
-
-    start: float
-    step: float
-    values: Float[np.ndarray, "n channels"]
-
-    def steps_ahead(self, times: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """How many cells after the last one, at least none."""
-        return np.maximum(np.rint((times - self.start) / self.step).astype(int) - (len(self.values) - 1), 0)
-
-
-def to_grid(series: Series, step: float, max_rows: int = 2000) -> Grid:
-    """The last `max_rows` cells of a series."""
-    seen = series.times[series.mask.any(axis=1)]
-    span = seen[-1] - max(seen[0], seen[-1] - (max_rows - 1) * step)
-    count = int(np.floor(span / step + 1e-6)) + 1
-    start = seen[-1] - (count - 1) * step
-    rows = series.times >= start - 0.5 * step
-    cell = np.rint((series.times[rows] - start) / step).astype(int)
-    inside = (cell >= 0) & (cell < count)
-    total, number = np.zeros((2, count, len(series.channels)))
-    np.add.at(total, cell[inside], series.values[rows][inside])
-    np.add.at(number, cell[inside], series.mask[rows][inside])
-    return Grid(float(start), step, np.where(number > 0, total / np.maximum(number, 1), np.nan))
-
-
-def _filled(values: np.ndarray) -> np.ndarray:
-    """Gaps filled by straight lines, zeros where a channel has nothing."""
-    rows, result = np.arange(len(values)), np.zeros_like(values)
-    for c in range(values.shape[1]):
-        seen = np.isfinite(values[:, c])
-        if seen.any():
-            result[:, c] = np.interp(rows, rows[seen], values[seen, c])
-    return result
-
-
-def typical_step(data: Sequence[Series]) -> float:
-    """The median step between observed rows."""
-    steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in data])
-    return float(np.median(steps)) if len(steps) else 1.0
-
-
-def season(data: Sequence[Series]) -> float | None:
-    """The period of the strongest repeat: the first high peak of the autocorrelation after its first dip below zero."""
-    step = typical_step(data)
-    x = _filled(to_grid(max(data, key=len), step, 20_000).values)
-    n = len(x)
-    if n < 16:
-        return None
-    x = x - x.mean(axis=0)
-    power = np.abs(np.fft.rfft(x, 2 * n, axis=0)) ** 2
-    scale = np.maximum(np.var(x, axis=0) * n, 1e-300)
-    correlation = np.mean(np.fft.irfft(power, axis=0)[:n] / scale, axis=1) * n / (n - np.arange(n))
-    dip = np.argmax(correlation < 0)
-    part = correlation[dip : n // 2]
-    if correlation[dip] >= 0 or len(part) < 3:
-        return None
-    peaks = np.flatnonzero((part[1:-1] >= part[:-2]) & (part[1:-1] > part[2:])) + 1
-    high = [p for p in peaks if part[p] > max(0.3, 0.8 * part[peaks].max())]
-    return float((dip + high[0]) * step) if high else None
-
-
-# Forecasters: fit(train) → forecast(context, times) → (mean, standard deviation) --------------------------------------
-
-Forecast = tuple[Float[np.ndarray, "n channels"], Float[np.ndarray, "n channels"]]
-Forecaster = Callable[[Series, Float[np.ndarray, " n"]], Forecast]
-
-
-def _moments(train: Sequence[Series]) -> tuple[np.ndarray, np.ndarray]:
-    mask, values = np.concatenate([s.mask for s in train]), np.concatenate([s.values for s in train])
-    count = np.maximum(mask.sum(axis=0), 1)
-    mean = values.sum(axis=0) / count
-    return mean, np.maximum(np.sqrt(np.sum((values - mean) ** 2 * mask, axis=0) / count), 1e-9)
-
-
-def training_mean(train: Sequence[Series]) -> Forecaster:
-    """The mean and the spread of the training data, whatever came last."""
-    mean, spread = _moments(train)
-    return lambda context, times: (np.tile(mean, (len(times), 1)), np.tile(spread, (len(times), 1)))
-
-
-def last_value(train: Sequence[Series]) -> Forecaster:
-    """The last observed value of each channel; the spread is that of a random walk with the training data's steps, at most
-    √2 times the training data's own."""
-    step = typical_step(train)
-    mean, spread = _moments(train)
-    grids = [to_grid(item, step).values for item in train]
-    with np.errstate(all="ignore"):
-        jumps = np.sqrt(np.nan_to_num(np.nanmean(np.concatenate([np.diff(g, axis=0) for g in grids]) ** 2, axis=0)))
-
-    def forecast(context: Series, times: np.ndarray) -> Forecast:
-        held = np.array(
-            [context.values[seen, c][-1] if (seen := context.mask[:, c]).any() else mean[c] for c in range(len(mean))]
-        )
-        walk = jumps * np.sqrt(np.maximum(times - context.times[-1], step) / step)[:, None]
-        return np.tile(held, (len(times), 1)), np.clip(walk, 1e-9, 1.41 * spread)
-
-    return forecast
-
-
-def last_season(train: Sequence[Series]) -> Forecaster | None:
-    """What was observed one period before (or two, …); None if nothing repeats."""
-    period = season(train)
-    if period is None:
-        return None
-    mean, spread = _moments(train)
-
-    def before(context: Series, times: np.ndarray) -> np.ndarray:
-        result = np.tile(mean, (len(times), 1))
-        for c in range(len(mean)):
-            seen = context.mask[:, c]
-            t, x = context.times[seen], context.values[seen, c]
-            if len(t):
-                back = times - period * np.ceil(np.maximum(times - t[-1], 0) / period)
-                result[:, c] = np.interp(back, t, x)
-        return result
-
-    errors = []
-    for item in train:
-        inside = item.times > item.times[0] + period
-        if inside.any():
-            shifted = Series(item.times + period, np.where(item.mask, item.values, np.nan))
-            miss = before(shifted, item.times[inside]) - item.values[inside]
-            errors.append(np.where(item.mask[inside], miss, np.nan))
-    with np.errstate(all="ignore"):
-        scatter = np.sqrt(np.nan_to_num(np.nanmean(np.concatenate(errors) ** 2, axis=0))) if errors else spread
-    scatter = np.where(scatter > 0, scatter, spread)
-    return lambda context, times: (before(context, times), np.tile(scatter, (len(times), 1)))
-
-
 def _lags(x: np.ndarray, count: int) -> np.ndarray:
     """Each row beside the ones before it, the latest first."""
     return np.concatenate([x[count - 1 - p : len(x) - p] for p in range(count)], axis=1)
@@ -218,8 +97,8 @@ def _autoregression(rows: Sequence[np.ndarray], order: int, ridge: float) -> tup
 def vector_autoregression(train: Sequence[Series]) -> Forecaster | None:
     """VAR on the regular grid, ridge-regularised; order and ridge by the error on the last fifth of the training data."""
     step = typical_step(train)
-    mean, spread = _moments(train)
-    rows = [_filled((to_grid(item, step).values - mean) / spread) for item in train]
+    mean, spread = moments(train)
+    rows = [filled((to_grid(item, step).values - mean) / spread) for item in train]
     rows = [x for x in rows if len(x) > 12]
     if not rows:
         return None
@@ -240,7 +119,7 @@ def vector_autoregression(train: Sequence[Series]) -> Forecaster | None:
 
     def forecast(context: Series, times: np.ndarray) -> Forecast:
         grid = to_grid(context, step, 4 * order + 8)
-        past = _filled((grid.values - mean) / spread)
+        past = filled((grid.values - mean) / spread)
         past = np.concatenate([np.zeros((max(order - len(past), 0), len(mean))), past])
         ahead = grid.steps_ahead(times)
         rng = np.random.default_rng(0)
@@ -322,12 +201,12 @@ def _improve(model: StateSpace, grids: Sequence[np.ndarray]) -> StateSpace:
 def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Forecaster | None:
     """A linear-Gaussian state-space model by expectation–maximisation on the regular grid, gaps left as gaps."""
     step = typical_step(train)
-    mean, spread = _moments(train)
+    mean, spread = moments(train)
     grids = [(to_grid(item, step, 1000).values - mean) / spread for item in train][:8]
     grids = [g for g in grids if len(g) > 12]
     if not grids:
         return None
-    model = _first_state_space([_filled(g) for g in grids], min(max(2, 2 * len(mean)), 8))
+    model = _first_state_space([filled(g) for g in grids], min(max(2, 2 * len(mean)), 8))
     for _ in range(iterations):
         model = _improve(model, grids)
     model = model._replace(A=model.A / max(np.abs(np.linalg.eigvals(model.A)).max(), 1.0))
@@ -342,11 +221,74 @@ def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Fore
     return forecast
 
 
+def exponential_smoothing(train: Sequence[Series]) -> Forecaster | None:
+    """Holt and Winters: level, damped slope and additive season on the regular grid, each forgetting at a rate of its own; channel
+    by channel, the rates by one-step errors."""
+    from scipy.optimize import minimize
+
+    step = typical_step(train)
+    mean, spread = moments(train)
+    found = [round(season.period / step) for season in find_seasons(train)]
+    grid = filled((to_grid(max(train, key=len), step, 600).values - mean) / spread)
+    periods = [m for m in found if m >= 2 and 2 * m < len(grid)]
+    m = min(periods, default=1)
+    if len(grid) < max(12, 2 * m + 4):
+        return None
+
+    def loss(raw: np.ndarray, x: np.ndarray) -> float:
+        return float(np.mean(_smooth_on(_rates(raw, m), x, m)[1][m:] ** 2))
+
+    start = np.array([-0.5, -3.0, -2.0, 2.0])
+    rates = [
+        _rates(minimize(loss, start, args=(x,), method="Nelder-Mead", options={"maxiter": 120}).x, m) for x in grid.T
+    ]
+
+    def forecast(context: Series, times: np.ndarray) -> Forecast:
+        seen = to_grid(context, step, 600)
+        past, ahead = filled((seen.values - mean) / spread), seen.steps_ahead(times)
+        steps = np.arange(1, int(ahead.max()) + 2)
+        values, spreads = [], []
+        for (α, β, γ, φ), x in zip(rates, past.T, strict=True):
+            (level, slope, seasonal), errors = _smooth_on((α, β, γ, φ), x, m)
+            damp = np.cumsum(φ**steps)
+            mean_ahead = level + slope * damp + seasonal[(len(x) + steps - 1) % m]
+            weights = α + β * damp + γ * (steps % m == 0)
+            growth = np.concatenate([[1.0], 1 + np.cumsum(weights**2)[:-1]])
+            values.append(np.concatenate([[level], mean_ahead])[ahead])
+            spreads.append(np.std(errors[m:]) * np.sqrt(np.concatenate([[1.0], growth])[ahead]))
+        return mean + spread * np.stack(values, axis=1), spread * np.maximum(np.stack(spreads, axis=1), 1e-6)
+
+    return forecast
+
+
+def _rates(raw: np.ndarray, m: int) -> tuple[float, float, float, float]:
+    α, β, γ, φ = 1 / (1 + np.exp(-raw))
+    return float(α), float(α * β), float((1 - α) * γ) if m > 1 else 0.0, float(φ)
+
+
+def _smooth_on(
+    rates: tuple[float, float, float, float], x: np.ndarray, m: int
+) -> tuple[tuple[float, float, np.ndarray], np.ndarray]:
+    """The last level, slope and season, and the one-step errors."""
+    α, β, γ, φ = rates
+    first = x[: 2 * m]
+    level, slope = float(first.mean()), float((x[m : 2 * m].mean() - x[:m].mean()) / m) if m > 1 else 0.0
+    seasonal = np.mean(first.reshape(2, m), axis=0) - level if m > 1 else np.zeros(1)
+    errors = np.empty(len(x))
+    for k, value in enumerate(x.tolist()):
+        error = value - level - φ * slope - seasonal[k % m]
+        level, slope = level + φ * slope + α * error, φ * slope + β * error
+        seasonal[k % m] += γ * error
+        errors[k] = error
+    return (level, slope, seasonal), errors
+
+
 BASELINES: dict[str, Callable[[Sequence[Series]], Forecaster | None]] = {
     "training mean": training_mean,
     "last value": last_value,
     "last season": last_season,
+    "drift": drift,
+    "exponential smoothing": exponential_smoothing,
     "VAR": vector_autoregression,
     "linear state space": linear_state_space,
 }
-NAIVE = ("training mean", "last value", "last season")

@@ -15,8 +15,10 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from ..data.series import Series, as_list
-from ..predict.classical import BASELINES, NAIVE, typical_step
+from ..model.reading import DataLayout
+from ..predict.classical import BASELINES
 from ..predict.metrics import entry_scores
+from ..predict.naive import NAIVE, deviations, typical_step
 from ..predict.prediction import Prediction
 from .fitted import Fit
 from .use import as_key
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 MODEL = "latent SDE"
 Entries = dict[str, np.ndarray]
+SLACK = 1.05
 
 
 def gaussian_scores(
@@ -44,14 +47,18 @@ class Backtest:
     """Scores of the model and of the baselines over all origins.
 
     `table` has a row for each method (rmse, crps, coverage of the 90 % band; errors in units of each channel's standard
-    deviation in training) and `by_lead` the rmse in four parts of the horizon. `entries` holds every forecast entry.
+    deviation in training), `by_lead` the rmse in four parts of the horizon, `by_channel` the rmse of each channel in its own units.
+    `entries` holds every forecast entry.
     """
 
     table: pd.DataFrame
     by_lead: pd.DataFrame
+    by_channel: pd.DataFrame
     origins: list[float]
     horizon: float
     entries: dict[str, Entries]
+    units: tuple[str, ...] = ()
+    time_unit: str = ""
 
     @property
     def best_naive(self) -> str:
@@ -63,15 +70,62 @@ class Backtest:
     def beats_naive(self) -> bool:
         return bool(self.table.loc[MODEL, "rmse"] < self.table.loc[self.best_naive, "rmse"])
 
+    def usable(self) -> dict[str, float]:
+        """How far each channel's forecast is to be used: to the end of the last quarter of the horizon up to which no simpler one
+        is better; a rival picked from several after the fact may be better by a few percent by chance."""
+        found = {}
+        for i, channel in enumerate(self.by_channel):
+            rival, last = self._rival(channel), 0
+            for part in range(4):
+                ours, theirs = (self._error(name, i, part) for name in (MODEL, rival))
+                if ours > (1.0 if rival in NAIVE else SLACK) * theirs:
+                    break
+                last = part + 1
+            found[channel] = last / 4 * self.horizon
+        return found
+
+    def _rival(self, channel: str) -> str:
+        return str(self.by_channel[channel].drop(index=MODEL).idxmin())
+
+    def _error(self, name: str, channel: int, part: int) -> float:
+        entry = self.entries[name]
+        here = (entry["channel"] == channel) & (np.minimum((entry["lead"] * 4).astype(int), 3) == part)
+        return float(np.sqrt(np.mean(entry["squared_error"][here]))) if here.any() else 0.0
+
+    def verdicts(self) -> dict[str, str]:
+        """For each channel, in its units: use the forecast, up to where, or what to use instead."""
+        told = {}
+        for (channel, reach), unit in zip(
+            self.usable().items(), self.units or [""] * len(self.by_channel), strict=False
+        ):
+            rival, time = self._rival(channel), f" {self.time_unit}".rstrip()
+            ours, theirs = self.by_channel.loc[MODEL, channel], self.by_channel.loc[rival, channel]
+            errors = f"error {ours:.3g} against {theirs:.3g}{f' {unit}' * bool(unit)} of '{rival}'"
+            if reach == 0:
+                told[channel] = f"do NOT use the model, use '{rival}' instead: {errors}"
+            elif reach < self.horizon:
+                told[channel] = f"use it up to {reach:.3g}{time} ahead, '{rival}' beyond: {errors}"
+            else:
+                told[channel] = f"use it, {self.horizon:.3g}{time} ahead: {errors}"
+        return told
+
     def verdict(self) -> str:
-        """One sentence: does the model beat the best naive forecast?"""
+        """One sentence: for which channels, and how far, is this the forecast to use?"""
+        reach, told = self.usable(), self.verdicts()
+        if len(told) == 1:
+            return f"{next(iter(told.values()))}."
+        whole = [name for name, r in reach.items() if r == self.horizon]
+        part = {name: r for name, r in reach.items() if 0 < r < self.horizon}
+        never = [name for name, r in reach.items() if r == 0]
         ours, theirs = self.table.loc[MODEL, "rmse"], self.table.loc[self.best_naive, "rmse"]
-        if self.beats_naive:
-            return f"the model's error is {ours / theirs:.0%} of that of the best naive forecast ({self.best_naive})."
-        return (
-            f"the model does NOT beat the naive forecast '{self.best_naive}' (error {ours:.3g} against {theirs:.3g}): do not "
-            "use it for this horizon; train longer, give it more data, or use the naive forecast."
+        parts = [f"use it for {len(whole)} of {len(told)} channels"] if whole else []
+        parts += (
+            [f"only up to a part of the horizon for {', '.join(list(part)[:4])}{', …' * (len(part) > 4)}"]
+            if part
+            else []
         )
+        parts += [f"do NOT use it for {', '.join(never[:4])}{', …' * (len(never) > 4)}"] if never else []
+        return f"{'; '.join(parts)}. Over all, its error is {ours / theirs:.0%} of the best naive forecast's ({self.best_naive})."
 
 
 def _first_origin(series: Series, start: float | None) -> float:
@@ -87,7 +141,8 @@ def choose_origins(series: Series, first: float, horizon: float, count: int) -> 
             f"a backtest needs a whole horizon after its first origin; series '{series.name}' ends {seen[-1] - first:g} after it, "
             f"the horizon is {horizon:g}. Use a shorter horizon or an earlier origin."
         )
-    return np.unique(np.linspace(first, last, count))
+    origins = np.unique(np.linspace(first, last, count))
+    return np.array([o for o in origins if ((seen > o) & (seen <= o + horizon)).any()])
 
 
 def backtest(
@@ -131,6 +186,7 @@ def backtest(
     made = {name: make(before) for name, make in BASELINES.items() if baselines is None or name in baselines}
     rivals = {name: forecaster for name, forecaster in made.items() if forecaster is not None}
     per_series = max(1, num_origins // len(usable)) if len(usable) > 1 else num_origins
+    scale = deviations(before)
     entries: dict[str, list[Entries]] = {name: [] for name in (MODEL, *rivals)}
     origins: list[float] = []
     for i, (item, first) in enumerate(usable[: max(num_origins, 1)]):
@@ -143,12 +199,11 @@ def backtest(
             ahead = used.forecast(after.times, given=context, inputs=known, num_samples=num_samples, key=k)
             rows = {MODEL: {**entry_scores(ahead, after), "pit": _ranks(ahead, after)}}
             rows |= {n: gaussian_scores(*rival(context, after.times), after.values) for n, rival in rivals.items()}
-            lead = np.broadcast_to(((after.times - origin) / horizon)[:, None], after.mask.shape)
             for name, row in rows.items():
-                entries[name].append(_observed(row | {"lead": lead}, after, fit.layout.scaling.scale))
+                entries[name].append(_observed(row, after, (after.times - origin) / horizon, scale))
             origins.append(float(origin))
     pooled = {n: {k: np.concatenate([p[k] for p in parts]) for k in parts[0]} for n, parts in entries.items()}
-    return Backtest(*_tables(pooled), origins, float(horizon), pooled)
+    return _conclude(pooled, fit.layout, scale, origins, horizon)
 
 
 def _ranks(ahead: Prediction, after: Series) -> np.ndarray:
@@ -157,11 +212,15 @@ def _ranks(ahead: Prediction, after: Series) -> np.ndarray:
     return np.mean(below, axis=0) + 0.5 * np.mean(equal, axis=0)
 
 
-def _observed(row: Entries, after: Series, scale: np.ndarray) -> Entries:
-    """The observed entries of a forecast's scores, errors in units of each channel's scale."""
+def _observed(
+    row: Entries, after: Series, lead: Float[np.ndarray, " n"], scale: Float[np.ndarray, " channels"]
+) -> Entries:
+    """The observed entries of a forecast's scores, errors in units of each channel's scale, with their leads and channels."""
     units = {"squared_error": scale**2, "crps": scale}
-    kept = {k: v for k, v in row.items() if k in units or k.startswith(("coverage", "pit", "lead"))}
-    return {k: (v / units.get(k, 1.0))[after.mask] for k, v in kept.items()}
+    kept = {k: v / units.get(k, 1.0) for k, v in row.items() if k in units or k.startswith(("coverage", "pit"))}
+    kept |= {"lead": np.broadcast_to(lead[:, None], after.mask.shape)}
+    kept |= {"channel": np.broadcast_to(np.arange(len(scale)), after.mask.shape)}
+    return {k: v[after.mask] for k, v in kept.items()}
 
 
 def _long_enough(series: Series, first: float, horizon: float) -> bool:
@@ -170,18 +229,35 @@ def _long_enough(series: Series, first: float, horizon: float) -> bool:
     return bool(seen[0] <= first <= seen[-1] - horizon and ((seen > first) & (seen <= first + horizon)).any())
 
 
-def _tables(pooled: dict[str, Entries]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _conclude(
+    pooled: dict[str, Entries],
+    layout: DataLayout,
+    scale: Float[np.ndarray, " channels"],
+    origins: list[float],
+    horizon: float,
+) -> Backtest:
     import pandas as pd
 
-    def rmse(squares: np.ndarray) -> float:
-        return float(np.sqrt(squares.mean())) if len(squares) else np.nan
+    own: dict[str, dict[str, float]] = {}
+    for i, (channel, unit) in enumerate(zip(layout.channels, scale, strict=True)):
+        own[channel] = {n: _rmse(e["squared_error"][e["channel"] == i]) * unit for n, e in pooled.items()}
+    by_channel = pd.DataFrame(own).dropna(axis=1)
+    return Backtest(*_tables(pooled), by_channel, origins, float(horizon), pooled, layout.units, layout.time_unit)
+
+
+def _rmse(squares: Float[np.ndarray, " n"]) -> float:
+    return float(np.sqrt(squares.mean())) if len(squares) else np.nan
+
+
+def _tables(pooled: dict[str, Entries]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    import pandas as pd
 
     rows, leads = {}, {}
     for name, entry in pooled.items():
         squares, part = entry["squared_error"], np.minimum((entry["lead"] * 4).astype(int), 3)
         means = {score: float(entry[score].mean()) for score in ("crps", "coverage_90")}
-        rows[name] = {"rmse": rmse(squares), **means}
-        leads[name] = {f"{25 * p}–{25 * (p + 1)} %": rmse(squares[part == p]) for p in range(4)}
+        rows[name] = {"rmse": _rmse(squares), **means}
+        leads[name] = {f"{25 * p}–{25 * (p + 1)} %": _rmse(squares[part == p]) for p in range(4)}
     return pd.DataFrame.from_dict(rows, orient="index"), pd.DataFrame.from_dict(leads, orient="index")
 
 

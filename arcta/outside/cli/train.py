@@ -189,10 +189,19 @@ def _tell(result: rolling.Backtest, output: Table) -> None:
     verdict = result.verdict()
     if output.as_json:
         told = {"methods": table.to_dict("records"), "horizon": result.horizon, "origins": result.origins}
-        print(json.dumps({**told, "beats_naive": result.beats_naive, "verdict": verdict}, indent=1))
+        more = {"beats_naive": result.beats_naive, "verdict": verdict, "verdicts": result.verdicts()}
+        print(json.dumps({**told, **more}, indent=1))
         return
+    say_verdict(result)
     if output.out is not None:
         write_table(table, output.out)
     else:
         print(table.to_string(index=False, float_format=lambda x: f"{x:.3f}"))
+
+
+def say_verdict(result: rolling.Backtest) -> None:
+    """The verdict first, and that on each of a few channels."""
+    verdict, each = result.verdict(), result.verdicts()
     print(verdict[0].upper() + verdict[1:])
+    if 1 < len(each) <= 12:
+        print("\n".join(f"  {channel}: {told}" for channel, told in each.items()))
