@@ -14,7 +14,7 @@ from scipy.linalg import expm
 import arcta
 from arcta.data.seasons import Season as Period
 from arcta.linear.components import FREE, Cycle, Damped, Inputs, Level, Points, Rough, Season, Slope, Smooth
-from arcta.linear.learn import LinearModel, evidence, learn
+from arcta.linear.learn import LinearModel, conclude, evidence, learn, start
 from arcta.linear.scales import Scale
 from arcta.linear.structure import find_structure, from_json, remembered, to_json
 
@@ -220,4 +220,18 @@ def test_forecasts_of_a_default_fit_use_the_structure_where_itsevidence_is_bette
     assert np.mean(np.abs(np.log(filled.mean[:, 0] / series.values[60:72, 0]))) < 0.1
     plain = arcta.fit(arcta.LatentSDE(structure="none"), train, training=few, progress=False)
     assert plain.structure is None
-    assert learn([Level(10.0)], [(points(np.arange(20.0)), np.zeros(20))]).noise < 0.1
+
+
+def test_the_posterior_of_parameters_covers_the_truth():
+    """Rate and variance of simulated Ornstein–Uhlenbeck processes: of the 80 intervals of 40 data sets 90 % ± 3 × 3.4 % cover."""
+    inside = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        times = np.arange(200.0)
+        K = np.exp(-0.3 * np.abs(times[:, None] - times[None, :])) + 0.1 * np.eye(200)
+        y = np.linalg.cholesky(K) @ rng.standard_normal(200)
+        piece = [(points(times), y)]
+        model = conclude(learn(start([Rough(200.0)]), piece, 60), piece)
+        spread = np.sqrt(np.sum(model.root**2, axis=1))
+        inside += (np.abs(model.θ - np.log([0.1, 1.0, 0.3])) < 1.645 * spread)[1:].tolist()
+    assert 0.8 < np.mean(inside) <= 1.0

@@ -19,6 +19,7 @@ from .calendar import MONTHS, SECONDS, Calendar
 from .series import Series
 
 CHANCE = 1e-3  # of a line where there is none, over all frequencies
+LEAST = 0.01  # of what the trend leaves; a weaker season is not worth its name
 CYCLES = 2.0  # a season must have come back that often
 MOST_SEASONS, MOST_HARMONICS = 3, 12
 LONG = 5_000  # observations
@@ -305,7 +306,7 @@ def _named(family: _Family, known: dict[str, float]) -> tuple[_Family, str]:
     """A family as that of the fastest known frequency that it is, or is a harmonic of."""
     for f, name in sorted(((f, name) for name, f in known.items() if f >= CYCLES), reverse=True):
         k = max(round(family.frequency / f), 1)
-        if k <= 8 and abs(family.frequency - k * f) <= min(0.75, f / 8):
+        if k <= 2 * MOST_HARMONICS and abs(family.frequency - k * f) <= min(0.75, f / 8):
             return _Family(f, k * family.size), name
     return family, ""
 
@@ -334,7 +335,7 @@ def _in_channel(samples: _Samples, known: dict[str, float], chance: float) -> li
     return [
         Season(samples.span / family.frequency, family.size, 2 * power / total, name)
         for family, power, name in seasons
-        if power > 0.005 * total
+        if 2 * power > LEAST * total
     ][:MOST_SEASONS]
 
 
@@ -352,6 +353,6 @@ def find_seasons(data: Sequence[Series]) -> list[Season]:
         if not any(abs(season.period / other.period - 1) < 0.02 for other in merged):
             alike = [s for each in found for s in each if abs(s.period / season.period - 1) < 0.02]
             share = sum(s.share for s in alike) / len(places)
-            if len(alike) >= 0.2 * len(places):
+            if len(alike) >= 0.2 * len(places) and share > LEAST:
                 merged.append(season._replace(share=share, harmonics=max(s.harmonics for s in alike)))
     return sorted(merged, key=lambda s: -s.share)[:MOST_SEASONS]

@@ -12,9 +12,10 @@ from jaxtyping import Float
 from .components import FREE, Component, Covariance, Points
 
 NOISE_PRIOR = (-3.0, 3.0)
-PENALTY = 1.0  # nats that a parameter costs: about what its posterior is narrower than its prior
 JITTER = 1e-8
-STEPS = 60
+FURTHEST = (
+    2.0  # standard deviations that a draw of the parameters may be away: beyond, their posterior is no longer normal
+)
 Piece = tuple[Points, Float[np.ndarray, " n"]]
 
 
@@ -28,15 +29,23 @@ class Normal:
 
 @dataclasses.dataclass(frozen=True)
 class LinearModel:
-    """Components, and the logarithms of their parameters, the noise's variance first."""
+    """Components, and the logarithms of their parameters, the noise's variance first; `root` R: their covariance is R Rᵀ."""
 
     components: tuple[Component, ...]
     θ: Float[np.ndarray, " parameters"]
     evidence: float = -np.inf
+    root: Float[np.ndarray, "parameters parameters"] | None = None
 
     @property
     def noise(self) -> float:
         return float(np.exp(self.θ[0]))
+
+    def draw_pair(self, rng: np.random.Generator) -> tuple[LinearModel, LinearModel]:
+        """Two models with parameters from their posterior, on opposite sides of its mean."""
+        if self.root is None:
+            return self, self
+        away = self.root @ np.clip(rng.standard_normal(len(self.θ)), -FURTHEST, FURTHEST)
+        return dataclasses.replace(self, θ=self.θ + away), dataclasses.replace(self, θ=self.θ - away)
 
     def covariance(self, a: Points, b: Points) -> tuple[Covariance, list[Covariance]]:
         """Of the signal, and its derivatives."""
@@ -83,23 +92,53 @@ def evidence(model: LinearModel, piece: Piece) -> tuple[float, Float[np.ndarray,
     return value, np.array([0.5 * model.noise * np.trace(pull), *(0.5 * np.sum(pull * slope) for slope in slopes)])
 
 
-def learn(components: Sequence[Component], pieces: Sequence[Piece]) -> LinearModel:
-    """The most probable parameters given all pieces, each a stretch of observations of unit variance."""
-    from scipy.linalg import LinAlgError
-    from scipy.optimize import minimize
+class _Posterior:
+    """−log p(θ, y) and its slope, all pieces and the prior."""
 
-    prior = np.array([NOISE_PRIOR, *(pair for component in components for pair in component.prior)])
-    mean, spread = prior.T
+    def __init__(self, components: Sequence[Component], pieces: Sequence[Piece]):
+        self.components, self.pieces = tuple(components), pieces
+        prior = np.array([NOISE_PRIOR, *(pair for component in components for pair in component.prior)])
+        self.mean, self.spread = prior.T
 
-    def loss(θ: np.ndarray) -> tuple[float, np.ndarray]:
-        model, away = LinearModel(tuple(components), θ), (θ - mean) / spread
+    def __call__(self, θ: Float[np.ndarray, " parameters"]) -> tuple[float, Float[np.ndarray, " parameters"]]:
+        from scipy.linalg import LinAlgError
+
+        model, away = LinearModel(self.components, θ), (θ - self.mean) / self.spread
         try:
-            found = [evidence(model, piece) for piece in pieces]
+            found = [evidence(model, piece) for piece in self.pieces]
         except LinAlgError:
             return 1e10, np.zeros_like(θ)
         value, slope = sum(v for v, _ in found), sum(s for _, s in found)
-        return 0.5 * float(away @ away) - value, away / spread - slope
+        return 0.5 * float(away @ away) - value, away / self.spread - slope
 
+    def curvature(self, θ: Float[np.ndarray, " parameters"]) -> Float[np.ndarray, "parameters parameters"]:
+        """By differences of the slope."""
+        h = 1e-3
+        rows = [(self(θ + h * e)[1] - self(θ - h * e)[1]) / (2 * h) for e in np.eye(len(θ))]
+        return 0.5 * (np.array(rows) + np.array(rows).T)
+
+
+def start(components: Sequence[Component]) -> LinearModel:
+    """The model before anything was seen."""
+    return LinearModel(tuple(components), _Posterior(components, ()).mean)
+
+
+def learn(model: LinearModel, pieces: Sequence[Piece], steps: int) -> LinearModel:
+    """Closer to the most probable parameters given all pieces, each a stretch of observations of unit variance."""
+    from scipy.optimize import minimize
+
+    posterior = _Posterior(model.components, pieces)
+    mean, spread = posterior.mean, posterior.spread
     bounds = list(zip(mean - 5 * spread, mean + 5 * spread, strict=True))
-    best = minimize(loss, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
-    return LinearModel(tuple(components), best.x, -float(best.fun) - PENALTY * len(mean))
+    best = minimize(posterior, model.θ, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+    return dataclasses.replace(model, θ=best.x, evidence=-float(best.fun) - len(mean))
+
+
+def conclude(model: LinearModel, pieces: Sequence[Piece]) -> LinearModel:
+    """With the posterior of the parameters, a normal distribution around the most probable ones, and the evidence that goes with it
+    (Laplace)."""
+    posterior = _Posterior(model.components, pieces)
+    values, vectors = np.linalg.eigh(posterior.curvature(model.θ))
+    values = np.maximum(values, posterior.spread.max() ** -2)  # no parameter is known less than before
+    volume = -0.5 * float(np.sum(np.log(values))) - float(np.sum(np.log(posterior.spread)))
+    return dataclasses.replace(model, evidence=volume - posterior(model.θ)[0], root=vectors / np.sqrt(values))

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from ..data.seasons import Season as Period
 from ..data.series import Series
 from .components import Component, Cycle, Damped, Inputs, Level, Points, Rough, Season, Slope, Smooth
-from .learn import PENALTY, LinearModel, Piece, evidence, learn
+from .learn import LinearModel, Piece, conclude, evidence, learn, start
 from .scales import Scale
 
 KINDS: dict[str, type[Component]] = {
@@ -26,6 +26,8 @@ SUMS = (
 FIRST = 2  # sums that the scale is chosen with
 LEARNED_FROM = 256  # observations
 STRETCH = 128  # observations in a row, on which the evidence is compared with that of other models
+FEW, MANY = 12, 60  # steps of the optimiser: before the finalists are chosen, and after
+FINALISTS, FAR_BEHIND = 5, 15.0  # and how many nats behind one may be
 CLOSE = 5.0  # nats behind the best; a candidate further behind is left out
 FEWEST = 12  # observations of a channel, below which there is nothing to choose by
 
@@ -123,15 +125,24 @@ def _find(structure: Structure, data: Sequence[Series], channel: int) -> tuple[t
         always.append(Inputs(span))
 
     def compete(form: str, sums: Sequence[tuple[str, ...]]) -> list[Candidate]:
+        """After a few steps each."""
         scale = Scale.fit(form, x)
-        pieces: list[Piece] = [(points, scale.forth(values)) for points, values in stretches]
-        slope = float(np.sum(scale.log_slope(x)))
-        made = [learn([*(KINDS[name](span) for name in names), *always], pieces) for names in sums]
+        pieces, slope = pieces_on(scale), float(np.sum(scale.log_slope(x)))
+        made = [learn(start([*(KINDS[name](span) for name in names), *always]), pieces, FEW) for names in sums]
         return [Candidate(scale, dataclasses.replace(m, evidence=m.evidence + slope)) for m in made]
+
+    def pieces_on(scale: Scale) -> list[Piece]:
+        return [(points, scale.forth(values)) for points, values in stretches]
+
+    def finish(candidate: Candidate) -> Candidate:
+        """After many steps, with the posterior of its parameters."""
+        pieces, slope = pieces_on(candidate.scale), float(np.sum(candidate.scale.log_slope(x)))
+        model = conclude(learn(candidate.model, pieces, MANY), pieces)
+        return dataclasses.replace(candidate, model=dataclasses.replace(model, evidence=model.evidence + slope))
 
     def per_observation(candidate: Candidate) -> float:
         """The evidence on stretches without holes, as others give it: what lies far apart is harder to foresee."""
-        total, count = -PENALTY * len(candidate.model.θ), 0
+        total, count = -float(len(candidate.model.θ)), 0
         for item in data:
             seen = np.flatnonzero(item.mask[:, channel])
             for rows in _stretches(len(seen)):
@@ -144,7 +155,8 @@ def _find(structure: Structure, data: Sequence[Series], channel: int) -> tuple[t
     first = [candidate for form in Scale.possible(x) for candidate in compete(form, SUMS[:FIRST])]
     form = max(first, key=lambda candidate: candidate.model.evidence).scale.form
     every = [c for c in first if c.scale.form == form] + compete(form, SUMS[FIRST:])
-    best = _shares(every)
+    top = sorted(every, key=lambda c: -c.model.evidence)[:FINALISTS]
+    best = _shares([finish(c) for c in top if c.model.evidence > top[0].model.evidence - FAR_BEHIND])
     return best, per_observation(best[0])
 
 
@@ -177,6 +189,7 @@ def to_json(structure: Structure) -> dict[str, object]:
                     "share": c.share,
                     "evidence": c.model.evidence,
                     "parameters": c.model.θ.tolist(),
+                    "root": None if c.model.root is None else c.model.root.tolist(),
                     "components": [{"kind": _name(part), **dataclasses.asdict(part)} for part in c.model.components],
                 }
                 for c in candidates
@@ -198,7 +211,8 @@ def from_json(stored: Mapping[str, Any]) -> Structure:
 
     def candidate(told: Mapping[str, Any]) -> Candidate:
         parts = tuple(component(part) for part in told["components"])
-        model = LinearModel(parts, np.array(told["parameters"], float), told["evidence"])
+        root = None if told["root"] is None else np.array(told["root"], float)
+        model = LinearModel(parts, np.array(told["parameters"], float), told["evidence"], root)
         return Candidate(Scale(**told["scale"]), model, told["share"])
 
     shift, scale = (np.array(part, float) for part in stored["inputs"])

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..data.series import Series
 from ..linear.components import Points
@@ -20,16 +20,20 @@ from .smooth import smoothing_times
 
 LOOKED_AT = 600  # observations
 STRETCH = 400  # points that are drawn together
+PAIRS = 3  # of draws of the parameters
 
 
 @dataclasses.dataclass(frozen=True)
 class _Told:
-    """What a candidate says of a channel at some times: means and deviations of the signal on its scale, and draws of it."""
+    """What a candidate says of a channel at some times, for some draws of its parameters: means and variances of the signal on its
+    scale, the noise's variance, and draws of the signal."""
 
     candidate: Candidate
-    mean: Float[np.ndarray, " n"]
-    variance: Float[np.ndarray, " n"]
+    mean: Float[np.ndarray, "parameters n"]
+    variance: Float[np.ndarray, "parameters n"]
+    noise: Float[np.ndarray, " parameters"]
     draws: Float[np.ndarray, "samples n"]
+    owner: Int[np.ndarray, " samples"]
 
 
 def _draw(normal: Normal, count: int, rng: np.random.Generator) -> Float[np.ndarray, "samples n"]:
@@ -45,15 +49,20 @@ def _tell(
     points, x = seen
     longest = max((period.period / structure.step for period in structure.periods), default=0.0)
     y = candidate.scale.forth(x)
+    pairs = [candidate.model.draw_pair(rng) for _ in range(max(1, round(PAIRS * candidate.share)))]
+    models = [model for pair in pairs for model in pair]
+    owner = np.sort(np.arange(count) % len(models))
     means, variances, draws = [], [], []
     for begin in range(0, len(asked.times), STRETCH):
         part = Points(asked.times[begin : begin + STRETCH], asked.inputs[begin : begin + STRETCH])
         near = _around(points.times, part.times, longest)
-        normal = candidate.model.given((Points(points.times[near], points.inputs[near]), y[near]), part)
-        means.append(normal.mean)
-        variances.append(np.maximum(np.diag(normal.covariance), 0.0))
-        draws.append(_draw(normal, count, rng))
-    return _Told(candidate, np.concatenate(means), np.concatenate(variances), np.concatenate(draws, axis=1))
+        data = (Points(points.times[near], points.inputs[near]), y[near])
+        normals = [model.given(data, part) for model in models]
+        means.append(np.stack([normal.mean for normal in normals]))
+        variances.append(np.stack([np.maximum(np.diag(normal.covariance), 0.0) for normal in normals]))
+        draws.append(np.concatenate([_draw(normal, int((owner == k).sum()), rng) for k, normal in enumerate(normals)]))
+    mean, variance, drawn = (np.concatenate(parts, axis=1) for parts in (means, variances, draws))
+    return _Told(candidate, mean, variance, np.array([model.noise for model in models]), drawn, owner)
 
 
 def _around(times: Float[np.ndarray, " n"], asked: Float[np.ndarray, " m"], longest: float) -> np.ndarray:
@@ -91,7 +100,7 @@ def tell(
         for candidate, count in zip(candidates, counts, strict=True):
             said = _tell(structure, candidate, data, asked, count, rng)
             rows = order[begin : begin + count]
-            noise = np.sqrt(candidate.model.noise) * rng.standard_normal(said.draws.shape)
+            noise = np.sqrt(said.noise)[said.owner, None] * rng.standard_normal(said.draws.shape)
             states[rows, :, c] = said.draws
             signal[rows, :, c] = candidate.scale.back(said.draws)
             observed[rows, :, c] = candidate.scale.back(said.draws + noise)
@@ -150,9 +159,9 @@ def _log_density(
     for c, said in enumerate(told):
         parts = []
         for one in said:
-            scale, variance = one.candidate.scale, one.variance + one.candidate.model.noise
+            scale, variance = one.candidate.scale, one.variance + one.noise[:, None]
             z = scale.forth(values[:, c]) - one.mean
-            density = -0.5 * (z**2 / variance + np.log(2 * np.pi * variance)) + scale.log_slope(values[:, c])
-            parts.append(density + np.log(one.candidate.share))
+            density = np.logaddexp.reduce(-0.5 * (z**2 / variance + np.log(2 * np.pi * variance)), axis=0)
+            parts.append(density - np.log(len(variance)) + scale.log_slope(values[:, c]) + np.log(one.candidate.share))
         columns.append(np.logaddexp.reduce(parts, axis=0))
     return np.stack(columns, axis=1)
