@@ -113,8 +113,7 @@ def _floor(frequency: Float[np.ndarray, " m"], power: Float[np.ndarray, " m"]) -
         s = sum(parts(θ, f))
         return float(np.mean(np.log(s) + p / s)) + 1e-3 * float(np.sum(θ**2))
 
-    starts = ([0.0, -2.0, 2.0], [-3.0, 0.0, 1.0])
-    best = min((minimize(loss, start, method="Nelder-Mead") for start in starts), key=lambda found: found.fun)
+    best = minimize(loss, [-1.0, -1.0, 1.5], method="Nelder-Mead", options={"maxiter": 120})
     white, red = parts(best.x, frequency)
     local = median_filter(power, max(FINE * 15, len(power) // 12) | 1, mode="nearest") / np.log(2)
     share = white / (white + red)

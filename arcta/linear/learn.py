@@ -57,6 +57,22 @@ class LinearModel:
             slopes += changes
         return total, slopes
 
+    def parts_given(self, seen: Piece, asked: Points) -> list[Float[np.ndarray, " n"]]:
+        """The mean of each component at the points asked for, after some observations; the unknown constant is the first's."""
+        from scipy.linalg import cho_solve
+
+        points, y = seen
+        start = points.times[0] - 1
+        points, asked = points.since(start), asked.since(start)
+        α = cho_solve((_root(self.covariance(points, points)[0], self.noise), True), y)
+        means, at = [], 1
+        for component in self.components:
+            count = len(component.prior)
+            means.append(component.covariance(asked, points, self.θ[at : at + count])[0] @ α)
+            at += count
+        means[0] = means[0] + FREE * np.sum(α)
+        return means
+
     def given(self, seen: Piece, asked: Points) -> Normal:
         """The signal at the points asked for, after some observations."""
         from scipy.linalg import cho_solve

@@ -40,6 +40,11 @@ class Candidate:
     model: LinearModel
     share: float = 1.0
 
+    def names(self, step: float) -> list[str]:
+        """Of its components, seasons with their periods in units of the data's time."""
+        periods = [f" {part.period * step:.4g}" if isinstance(part, Season) else "" for part in self.model.components]
+        return [_name(part) + period for part, period in zip(self.model.components, periods, strict=True)]
+
     def words(self) -> str:
         names = [_name(component) for component in self.model.components]
         on = "" if self.scale.form == "identity" else f", on the scale of its {self.scale.form}"

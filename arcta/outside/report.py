@@ -12,9 +12,11 @@ import numpy as np
 
 from ..data.read import describe
 from ..data.series import Series
+from ..linear.structure import Structure
 from ..predict import figures
 from ..predict.figures import label
 from ..predict.prediction import Prediction
+from ..predict.structural import decompose
 from ..task.backtest import Backtest, backtest, default_horizon
 from ..task.fitted import Fit
 from .page import Section, table, write_report
@@ -156,9 +158,12 @@ def _smooth_sections(fit: Fit, series: Series) -> list[Section]:
     seen = part.times[part.mask.any(axis=1)]
     times = np.unique(np.concatenate([np.linspace(seen[0], seen[-1], 601), seen])) if not series.frame_shape else seen
     smooth = fit.smooth(part, times, num_samples=128, key=2)
-    latent = fit.smooth(part, times, num_samples=128, refine=fit.model.refined, key=2) if fit.by_structure else smooth
-    low, high = np.quantile(latent.states, [0.05, 0.95], axis=0)
-    mean, shown = latent.states.mean(axis=0), _shown(series, times)
+    if fit.structure is not None and fit.by_structure:
+        text = "The first observations of the series drawn above."
+        first = Section("Smoothed: noise removed, gaps filled", smooth.plot(truth=part, num_paths=0), "smooth", text)
+        return [first, _components_section(fit, fit.structure, part, times)]
+    low, high = np.quantile(smooth.states, [0.05, 0.95], axis=0)
+    mean, shown = smooth.states.mean(axis=0), _shown(series, times)
     states = figures.states_over_time(shown, mean, low, high, _axis_names(fit), _time_label(series))
     if series.frame_shape:
         reconstructed = smooth.mean[np.searchsorted(times, part.times)]
@@ -171,6 +176,26 @@ def _smooth_sections(fit: Fit, series: Series) -> list[Section]:
     return [first, Section("The latent state, with 90 % bands", states, "states")]
 
 
+def _components_section(fit: Fit, structure: Structure, series: Series, times: np.ndarray) -> Section:
+    """Trend, seasons and the rest of the channel that is observed most."""
+    channel = int(np.argmax(series.mask.sum(axis=0)))
+    parts = decompose(structure, series, channel, times)
+    figure, axes = figures.new_figure(len(parts), height=1.5)
+    for axis, (name, values) in zip(axes[:, 0], parts.items(), strict=True):
+        axis.plot(_shown(series, times), values, color=figures.ACCENT)
+        axis.set_ylabel(name, fontsize=9)
+    axes[-1, 0].set_xlabel(_time_label(series), fontsize=9)
+    form = structure.channels[channel][0].scale.form
+    on = "" if form == "identity" else f" on the scale of its {form}"
+    ours, theirs = (fit.about["evidence"][name] for name in ("structure", "latent SDE"))
+    text = (
+        f"The parts of {series.channels[channel]}{on}. Forecasts are made by these: their evidence is {ours:.3f} nats per "
+        f"observation, the latent SDE's bound {theirs:.3f}."
+    )
+    listed = "".join(f"<li>{html.escape(words)}</li>" for words in structure.words(series.channels)[:24])
+    return Section("What each channel is made of", figure, "components", text, listed and f"<ul>{listed}</ul>")
+
+
 def _axis_names(fit: Fit) -> list[str]:
     own = fit.model.decoder.in_data_coordinates
     return list(fit.layout.channels) if own else [f"z{i}" for i in range(fit.reading.latent_size)]
@@ -178,8 +203,7 @@ def _axis_names(fit: Fit) -> list[str]:
 
 def _drift_section(fit: Fit, series: Series) -> Section:
     rows = np.flatnonzero(series.mask.any(axis=1))[-2000:]
-    recent = series.at_rows(slice(rows[0], None))
-    states = fit.smooth(recent, num_samples=1, refine=fit.model.refined, key=3).states[0]
+    states = fit.smooth(series.at_rows(slice(rows[0], None)), num_samples=1, key=3).states[0]
     inputs = fit.layout.scaling.input_shift if fit.layout.input_names else None
     low, high = np.quantile(states, [0.005, 0.995], axis=0)
     margin = 0.15 * (high - low) + 1e-9
@@ -245,7 +269,8 @@ def report(fit: Fit, folder: str | Path, *, horizon: float | None = None, num_or
             headline["error / that of the best naive forecast"] = f"{ratio:.2f}"
             headline["inside the 90 % band"] = f"{row['coverage_90']:.0%}"
     sections += _smooth_sections(fit, series)
-    sections.append(_drift_section(fit, series))
+    if not fit.by_structure:
+        sections.append(_drift_section(fit, series))
     if fit.history:
         sections.append(Section("Training", figures.loss_curves(fit.history), "training"))
     channels, steps = len(fit.layout.channels), fit.history[-1]["step"] if fit.history else 0

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..data.seasons import find_seasons
+from ..data.seasons import Season, find_seasons
 from ..data.series import Series
 from .naive import (
     Forecast,
@@ -221,14 +221,14 @@ def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Fore
     return forecast
 
 
-def exponential_smoothing(train: Sequence[Series]) -> Forecaster | None:
+def exponential_smoothing(train: Sequence[Series], seasons: Sequence[Season] | None = None) -> Forecaster | None:
     """Holt and Winters: level, damped slope and additive season on the regular grid, each forgetting at a rate of its own; channel
     by channel, the rates by one-step errors."""
     from scipy.optimize import minimize
 
     step = typical_step(train)
     mean, spread = moments(train)
-    found = [round(season.period / step) for season in find_seasons(train)]
+    found = [round(s.period / step) for s in (find_seasons(train) if seasons is None else seasons)]
     grid = filled((to_grid(max(train, key=len), step, 600).values - mean) / spread)
     periods = [m for m in found if m >= 2 and 2 * m < len(grid)]
     m = min(periods, default=1)
@@ -283,7 +283,7 @@ def _smooth_on(
     return (level, slope, seasonal), errors
 
 
-BASELINES: dict[str, Callable[[Sequence[Series]], Forecaster | None]] = {
+BASELINES: dict[str, Callable[..., Forecaster | None]] = {
     "training mean": training_mean,
     "last value": last_value,
     "last season": last_season,
@@ -292,3 +292,4 @@ BASELINES: dict[str, Callable[[Sequence[Series]], Forecaster | None]] = {
     "VAR": vector_autoregression,
     "linear state space": linear_state_space,
 }
+SEASONAL = ("last season", "exponential smoothing")  # which take the seasons of the training data, if they are known

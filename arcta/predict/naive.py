@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..data.seasons import find_seasons
+from ..data.seasons import Season, find_seasons
 from ..data.series import Series
 
 
@@ -115,9 +115,11 @@ def drift(train: Sequence[Series]) -> Forecaster | None:
     return forecast
 
 
-def last_season(train: Sequence[Series]) -> Forecaster | None:
-    """What was observed one period before (or two, …), the period that does best in training; None if nothing repeats."""
-    made = [_seasonal(train, season.period) for season in find_seasons(train)]
+def last_season(train: Sequence[Series], seasons: Sequence[Season] | None = None) -> Forecaster | None:
+    """What was observed one period before (or two, …), the period that does best in training; None if nothing repeats. `seasons`:
+    those of the training data, if they are known."""
+    found = find_seasons(train) if seasons is None else seasons
+    made = [_seasonal(train, season.period) for season in found]
     return min(made, key=lambda pair: pair[1])[0] if made else None
 
 

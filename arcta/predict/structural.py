@@ -139,10 +139,38 @@ def inside(
     """What the structure says of a series at any times inside it."""
     check_channels(layout, series)
     asked = smoothing_times(series, times, layout.calendar)
-    known = np.zeros((len(asked), len(layout.input_names)))
-    for i in range(known.shape[1]):
-        known[:, i] = np.interp(asked, series.times, series.inputs[:, i])
+    known = _inputs_at(series, asked)
     return tell(structure, layout, series, asked, known, num_samples=num_samples, seed=seed)
+
+
+def _inputs_at(series: Series, times: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n inputs"]:
+    """The known inputs at any times inside a series, straight lines between its rows."""
+    known = np.zeros((len(times), series.inputs.shape[1]))
+    for i in range(known.shape[1]):
+        known[:, i] = np.interp(times, series.times, series.inputs[:, i])
+    return known
+
+
+def decompose(
+    structure: Structure, series: Series, channel: int, times: Float[np.ndarray, " n"]
+) -> dict[str, Float[np.ndarray, " n"]]:
+    """What the components of a channel's best candidate are at some times inside the data, on its scale: the parts of a sum, or of
+    a product if the scale is a logarithm. Seasons are named by their periods."""
+    candidate = structure.channels[channel][0]
+    seen = np.flatnonzero(series.mask[:, channel])
+    asked = structure.points(times, _inputs_at(series, times))
+    kept = seen[_around(series.times[seen] / structure.step, asked.times, 0.0)]
+    data = (
+        structure.points(series.times[kept], series.inputs[kept]),
+        candidate.scale.forth(series.values[kept, channel]),
+    )
+    means = candidate.model.parts_given(data, asked)
+    names = candidate.names(structure.step)
+    told: dict[str, np.ndarray] = {}
+    for name, mean in zip(names, means, strict=True):
+        told[name] = candidate.scale.spread * mean
+    told[names[0]] = told[names[0]] + candidate.scale.shift
+    return told
 
 
 def _counts(shares: Sequence[float], count: int) -> list[int]:

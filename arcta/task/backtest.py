@@ -14,11 +14,12 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
+from ..data.seasons import find_seasons
 from ..data.series import Series, as_list
 from ..model.reading import DataLayout
-from ..predict.classical import BASELINES
+from ..predict.classical import BASELINES, SEASONAL
 from ..predict.metrics import entry_scores
-from ..predict.naive import NAIVE, deviations, typical_step
+from ..predict.naive import NAIVE, Forecaster, deviations, typical_step
 from ..predict.prediction import Prediction
 from .fitted import Fit
 from .use import as_key
@@ -183,8 +184,7 @@ def backtest(
         choose_origins(*pairs[0], horizon, num_origins)  # says what is missing
         raise ValueError("a backtest needs observations before its first origin. Use a later start.")
     before = [item.at_rows(item.times <= first) for item, first in pairs if item.mask[item.times <= first].any()]
-    made = {name: make(before) for name, make in BASELINES.items() if baselines is None or name in baselines}
-    rivals = {name: forecaster for name, forecaster in made.items() if forecaster is not None}
+    rivals = _rivals(before, fit, baselines)
     per_series = max(1, num_origins // len(usable)) if len(usable) > 1 else num_origins
     scale = deviations(before)
     entries: dict[str, list[Entries]] = {name: [] for name in (MODEL, *rivals)}
@@ -204,6 +204,17 @@ def backtest(
             origins.append(float(origin))
     pooled = {n: {k: np.concatenate([p[k] for p in parts]) for k in parts[0]} for n, parts in entries.items()}
     return _conclude(pooled, fit.layout, scale, origins, horizon)
+
+
+def _rivals(before: Sequence[Series], fit: Fit, wanted: Sequence[str] | None) -> dict[str, Forecaster]:
+    """The forecasts to beat, of those wanted the ones that there are."""
+    known = {"seasons": find_seasons(before) if fit.structure is None else fit.structure.periods}
+    made = {
+        name: make(before, **(known if name in SEASONAL else {}))
+        for name, make in BASELINES.items()
+        if wanted is None or name in wanted
+    }
+    return {name: forecaster for name, forecaster in made.items() if forecaster is not None}
 
 
 def _ranks(ahead: Prediction, after: Series) -> np.ndarray:
