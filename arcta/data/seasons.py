@@ -109,9 +109,11 @@ def _floor(frequency: Float[np.ndarray, " m"], power: Float[np.ndarray, " m"]) -
     def parts(θ: np.ndarray, f: np.ndarray) -> tuple[float, np.ndarray]:
         return scale * float(np.exp(θ[0])), scale * np.exp(θ[1]) * (f / middle) ** -np.clip(θ[2], 0.0, 4.0)
 
+    usual = np.array([0.0, -6.0, 1.5])  # hardly any red noise, unless there is some
+
     def loss(θ: np.ndarray) -> float:
         s = sum(parts(θ, f))
-        return float(np.mean(np.log(s) + p / s)) + 1e-3 * float(np.sum(θ**2))
+        return float(np.mean(np.log(s) + p / s)) + 1e-3 * float(np.sum((θ - usual) ** 2))
 
     best = minimize(loss, [-1.0, -1.0, 1.5], method="Nelder-Mead", options={"maxiter": 120})
     white, red = parts(best.x, frequency)
@@ -226,8 +228,11 @@ class _Spectra:
         to, if two more of its waves stand out."""
         left, _ = self.fit([*others, family])
         k = np.arange(family.size + 1, min(MOST_HARMONICS, int(self.highest / family.frequency)) + 1)
-        strong = k[self._strong(k, family.frequency, left) > 0]
-        family = family._replace(size=int(strong.max(initial=family.size)))
+        for number in k[self._strong(k, family.frequency, left) > 0]:
+            if (
+                number <= family.size + 2
+            ):  # one harmonic may be missing in between; what is far from the others is another season
+                family = family._replace(size=int(number))
         left, found = self.fit([*others, family])[0], []
         for m in (2, 3):
             f = family.frequency / m
@@ -251,8 +256,8 @@ def _stand_out(
 ) -> tuple[list[tuple[_Family, float]], float]:
     """The families that stand out with their power, and Σ of squares that the trend leaves.
 
-    The strongest are taken one after the other, significant or not: one may hide what another is seen by. Of all those sets the
-    largest is kept whose every family stands out of the noise that is left.
+    The strongest are taken one after the other, significant or not: one may hide what another is seen by. Those that do not stand
+    out of the noise that is left are then given back, the weakest first.
     """
     spectra = _Spectra(samples)
     left, _ = spectra.fit([])
@@ -260,21 +265,21 @@ def _stand_out(
     if spectra.independent < 4 or total <= 1e-20 * float(np.sum(samples.values**2)) + 1e-300:
         return [], 1.0
     taken: list[_Family] = []
-    kept: list[tuple[_Family, float]] = []
     cost = 2 * np.log(max(spectra.independent, 2.0))
     while len(taken) < MOST_SEASONS + 2:
         taken.append(spectra.best(left, taken))
-        used = sum(family.size for family in taken)
-        if cost * len(taken) + 2 * used > 0.6 * n:
+        if cost * len(taken) + 2 * sum(family.size for family in taken) > 0.6 * n:
+            taken.pop()
             break
         for k in range(len(taken)) if n < 1_000 else [-1]:
             others = [family for family in taken if family is not taken[k]]
             taken[k] = spectra.polished(taken[k], others)
         taken[-1] = spectra.whole(taken[-1], taken[:-1])
-        left, powers = spectra.fit(taken)
-        stands = spectra.stand(taken, cost * len(taken)) - np.log(SIZES * spectra.independent)
-        if stands.min() > -np.log(chance):
-            kept = list(zip(taken, powers, strict=True))
+        left, _ = spectra.fit(taken)
+    needed = np.log(SIZES * spectra.independent) - np.log(chance)
+    while taken and (stands := spectra.stand(taken, cost * len(taken))).min() < needed:
+        taken.pop(int(np.argmin(stands)))
+    kept = list(zip(taken, spectra.fit(taken)[1], strict=True))
     return _with_expected(spectra, kept, expected, chance), total
 
 
