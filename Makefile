@@ -37,6 +37,7 @@ bench: setup
 	$(BIN)/python benchmarks/refine.py --out benchmarks/results/refine.json
 	$(BIN)/python benchmarks/quickstart.py --out benchmarks/results/quickstart.json
 	$(BIN)/python benchmarks/floor.py --out benchmarks/results/floor.json
+	$(BIN)/python benchmarks/seasons.py --out benchmarks/results/seasons.json
 	$(BIN)/python benchmarks/page.py
 
 clean:
