@@ -4,8 +4,8 @@
 
 One, two, three periods or none; a trend or not; noise of 5 to 100 % of the amplitude of the weakest season; regular or irregular
 times, gaps, single values missing. Every season has been seen at least four times and has up to three harmonics; no period is a
-small multiple of another, which would be a harmonic of it. Without a season: white noise, an autoregression, or a random walk. Right:
-every period within 3 %, and no other. Rules were chosen on seeds from 1000 on.
+small multiple of another, which would be a harmonic of it. Without a season: white noise, an autoregression, or a random walk.
+Right: every period within 3 %, and no other. Rules were chosen on seeds from 1000 on.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def judge(seed: int) -> tuple[bool, bool]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--out", type=Path)

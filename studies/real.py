@@ -39,12 +39,13 @@ REMEMBERED = 600  # rows that a rival is fitted on; more take AutoARIMA minutes
 
 
 class File(NamedTuple):
-    """Which half it belongs to, how to read it, the season and the horizon in rows."""
+    """Which half it belongs to, how to read it, the season and the horizon in rows, and a second season."""
 
     half: str
     load: Callable[[Path], Any]
     season: int
     horizon: int
+    longer: int = 0
 
 
 def dated(values: Any, start: str, step: str, name: str = "value") -> Any:
@@ -122,7 +123,7 @@ FILES = {
         "development", from_folder("darts_gasrate_co2.csv", ("GasRate(ft3/min)", "CO2%"), "2000", "9s"), 1, 20
     ),
     "influenza": File("development", from_folder("darts_ILINet.csv", ("% WEIGHTED ILI",), "1997-10-12", "7D"), 52, 26),
-    "demand": File("development", from_folder("darts_taylor.csv", ("Y",), "2000-06-05", "30min"), 48, 96),
+    "demand": File("development", from_folder("darts_taylor.csv", ("Y",), "2000-06-05", "30min"), 48, 96, 336),
     "airline": File("test", from_sktime("Airline", "1949-01-01", "MS"), 12, 12),
     "lynx": File("test", from_sktime("Lynx", "1821-01-01", "YS"), 1, 10),
     "shampoo": File("test", from_sktime("ShampooSales", "1991-01-01", "MS"), 12, 6),
@@ -135,14 +136,18 @@ FILES = {
 }
 
 
-def classics(season: int) -> dict[str, Any]:
+def classics(season: int, longer: int) -> dict[str, Any]:
     """statsforecast's models by name."""
     from statsforecast.models import MSTL, AutoARIMA, AutoETS, AutoTheta
 
     short = season if season <= 24 else 1
     made = {"AutoTheta": AutoTheta(season_length=season), "AutoETS": AutoETS(season_length=short)}
     made |= {"AutoARIMA": AutoARIMA(season_length=short)}
-    return made | ({"MSTL": MSTL(season_length=season, trend_forecaster=AutoARIMA())} if season > 1 else {})
+    return made | (
+        {"MSTL": MSTL(season_length=[season, longer] if longer else season, trend_forecaster=AutoARIMA())}
+        if season > 1
+        else {}
+    )
 
 
 def naive(past: np.ndarray, season: int, horizon: int) -> Forecast:
@@ -162,14 +167,15 @@ def structural(past: np.ndarray, season: int, horizon: int) -> Forecast:
     return np.asarray(ahead.predicted_mean), np.asarray(ahead.se_mean)
 
 
-def rivals_at(past: np.ndarray, season: int, horizon: int, quick: bool) -> dict[str, Forecast]:
+def rivals_at(past: np.ndarray, info: File, quick: bool) -> dict[str, Forecast]:
     """Every classic's mean and standard deviation after one channel's past."""
-    filled = pd.Series(past).interpolate(limit_direction="both").to_numpy()[-max(REMEMBERED, 4 * season) :]
+    season, longer, horizon = info.season, info.longer, info.horizon
+    filled = pd.Series(past).interpolate(limit_direction="both").to_numpy()[-max(REMEMBERED, 4 * max(season, longer)) :]
     found: dict[str, Forecast] = {"naive": naive(filled, 1, horizon)}
-    found |= {"seasonal naive": naive(filled, season, horizon)} if season > 1 else {}
+    found |= {"seasonal naive": naive(filled, longer or season, horizon)} if season > 1 else {}
     if quick:
         return found
-    for name, model in classics(season).items():
+    for name, model in classics(season, longer).items():
         try:
             told = model.forecast(y=filled, h=horizon, level=[80])
             found[name] = (told["mean"], np.maximum((told["hi-80"] - told["lo-80"]) / 2 / 1.2816, 1e-9))
@@ -215,7 +221,7 @@ def forecast_file(folder: Path, training: arcta.Training, file: str) -> dict[str
         for level, found in covered.items():
             low, high = ahead.quantile(0.5 - level / 2), ahead.quantile(0.5 + level / 2)
             found.append(((low <= truth) & (truth <= high))[seen])
-        told = [rivals_at(x[:origin, c], info.season, info.horizon, file == QUICK) for c in range(x.shape[1])]
+        told = [rivals_at(x[:origin, c], info, file == QUICK) for c in range(x.shape[1])]
         for name in set.intersection(*(set(each) for each in told)):
             mean, std = (np.stack([each[name][i] for each in told], axis=1) for i in (0, 1))
             scores = gaussian_scores(mean, std, truth)

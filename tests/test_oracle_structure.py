@@ -168,6 +168,13 @@ def test_scales_go_there_and_back_with_their_jacobian(form):
     assert scale.back(np.linspace(-9, 9, 50)).min() >= 0
 
 
+def test_zeros_do_not_make_a_root_better_than_it_is():
+    """A root is infinitely steep at zero, so that a density there would be, too."""
+    x = np.concatenate([np.zeros(20), np.random.default_rng(0).uniform(1, 9, 80)])
+    slopes = [np.mean(Scale.fit(form, x).log_slope(x)) for form in ("identity", "root")]
+    assert abs(slopes[0] - slopes[1]) < 1.0
+
+
 def test_what_is_looked_at_is_the_end_and_some_of_what_was_before():
     times = np.arange(5000.0)
     kept = remembered(times, 200, longest=300.0)

@@ -38,7 +38,8 @@ class Season(NamedTuple):
     name: str = ""
 
     def words(self, unit: str) -> str:
-        return f"{self.period:.4g} {unit}".rstrip() + (f" (a {self.name})" if self.name else "") + f", {self.share:.0%}"
+        share = "" if math.isnan(self.share) else f", {self.share:.0%} of what the trend leaves"
+        return f"{self.period:.4g} {unit}".rstrip() + (f" (a {self.name})" if self.name else "") + share
 
 
 class _Samples(NamedTuple):

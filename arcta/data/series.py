@@ -271,10 +271,10 @@ class Series:
 
 
 def kind_of(columns: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
-    """`"binary"`, `"counts"` or `"real"`, by the observed values of one channel in all series.
+    """`"binary"`, `"counts"`, `"scattered counts"` or `"real"`, by the observed values of one channel in all series.
 
-    Counts are integers from 0 on that scatter about their neighbours as counts do: by at least half of their mean. Whole
-    degrees or percentages scatter less and are real.
+    Counts are integers from 0 on that scatter about their neighbours as counts do: by at least half of their mean; scattered ones
+    by more than twice. Whole degrees or percentages scatter less and are real.
     """
     seen = [column[mask] for column, mask in zip(columns, masks, strict=True)]
     x = np.concatenate(seen)
@@ -284,7 +284,9 @@ def kind_of(columns: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
         return "binary" if len(np.unique(x)) == 2 else "real"
     jumps = np.concatenate([np.diff(part) for part in seen])
     scatter = 0.5 * np.mean(jumps**2) if len(jumps) else 0.0
-    return "counts" if x.mean() <= 50 and scatter >= 0.5 * x.mean() else "real"
+    if x.mean() > 50 or scatter < 0.5 * x.mean():
+        return "real"
+    return "counts" if scatter <= 2 * x.mean() else "scattered counts"
 
 
 def as_list(data: Series | Iterable[object]) -> list[Series]:

@@ -14,16 +14,20 @@ FORMS = ("identity", "root", "log")
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """y = (g(x) − shift)/spread, g one of `FORMS`. `lowest`: what the channel is never below (None: there is no such value)."""
+    """y = (g(x) − shift)/spread, g one of `FORMS`. `lowest`: what the channel is never below (None: there is none). `least`:
+    what counts as zero, half of the smallest positive value that was seen: at zero itself g is infinitely steep."""
 
     form: str
     shift: float
     spread: float
     lowest: float | None = None
+    least: float = 0.0
 
     @staticmethod
     def fit(form: str, x: Float[np.ndarray, " n"]) -> Scale:
-        plain = Scale(form, 0.0, 1.0, 0.0 if x.min() >= 0 else None)
+        positive = x[x > 0]
+        least = 0.5 * float(positive.min()) if positive.size else 1.0
+        plain = Scale(form, 0.0, 1.0, 0.0 if x.min() >= 0 else None, least)
         y = plain.forth(x)
         return dataclasses.replace(plain, shift=float(y.mean()), spread=float(y.std()) or 1.0)
 
@@ -35,13 +39,10 @@ class Scale:
         return ["identity", "root", "log"] if x.min() > 0 else ["identity", "root"]
 
     def forth(self, x: Values) -> Values:
-        """Values that do not fit (a zero, where a logarithm was chosen before there was one) count as the smallest that do."""
-        if self.form == "log":
-            x = np.asarray(x, float)
-            positive = x[x > 0]
-            g = np.log(np.where(x > 0, x, 0.5 * positive.min() if positive.size else 1.0))
-        else:
-            g = np.asarray(x, float) if self.form == "identity" else np.sqrt(np.maximum(x, 0.0))
+        """Values that do not fit (a zero, where a logarithm was chosen before there was one) count as the least that does."""
+        x = np.asarray(x, float)
+        g = x if self.form == "identity" else np.sqrt(np.maximum(x, 0.0))
+        g = np.log(np.maximum(x, self.least)) if self.form == "log" else g
         return (g - self.shift) / self.spread
 
     def back(self, y: Values) -> Values:
@@ -53,11 +54,8 @@ class Scale:
 
     def log_slope(self, x: Values) -> Values:
         """log dy/dx."""
-        x = np.asarray(x, float)
-        tiny = np.finfo(float).tiny
-        slopes = {
-            "identity": 0.0 * x,
-            "root": -np.log(2 * np.sqrt(np.maximum(x, tiny))),
-            "log": -np.log(np.maximum(x, tiny)),
-        }
-        return slopes[self.form] - np.log(self.spread)
+        x = np.maximum(np.asarray(x, float), self.least)
+        slopes = (
+            {"identity": 0.0 * x, "root": -np.log(2 * np.sqrt(x)), "log": -np.log(x)} if self.form != "identity" else {}
+        )
+        return slopes.get(self.form, 0.0 * x) - np.log(self.spread)

@@ -56,7 +56,8 @@ class Reading(NamedTuple):
 
 
 def _kinds(spec: LatentSDE, data: Sequence[Series]) -> tuple[str, ...]:
-    """The likelihood of each channel; `"auto"` takes counts for Poisson, zeros and ones for Bernoulli, the rest for Gaussian."""
+    """The likelihood of each channel; `"auto"` takes counts for Poisson, or negative binomial if they scatter more, zeros and ones
+    for Bernoulli, the rest for Gaussian."""
     channels = data[0].channels
     chosen = dict.fromkeys(channels, spec.likelihood) if isinstance(spec.likelihood, str) else dict(spec.likelihood)
     unknown = [name for name in chosen if name not in channels]
@@ -65,7 +66,7 @@ def _kinds(spec: LatentSDE, data: Sequence[Series]) -> tuple[str, ...]:
             f"likelihood names channel '{unknown[0]}', which the data does not have; its channels are "
             f"{', '.join(channels[:8])}. Use one of those names."
         )
-    found = {"binary": "bernoulli", "counts": "poisson", "real": "gaussian"}
+    found = {"binary": "bernoulli", "counts": "poisson", "scattered counts": "negative-binomial", "real": "gaussian"}
     if data[0].frame_shape and spec.likelihood == "auto":  # pixels are all of one kind
         kind = kind_of([item.values.ravel() for item in data], [item.mask.ravel() for item in data])
         return ("bernoulli" if kind == "binary" else "gaussian",) * len(channels)

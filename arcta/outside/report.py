@@ -17,7 +17,7 @@ from ..predict import figures
 from ..predict.figures import label
 from ..predict.prediction import Prediction
 from ..predict.structural import decompose
-from ..task.backtest import Backtest, backtest, default_horizon
+from ..task.backtest import Backtest, backtest_held_out
 from ..task.fitted import Fit
 from .page import Section, table, write_report
 
@@ -152,6 +152,15 @@ def _backtest_section(result: Backtest) -> Section:
     return Section("Against the forecasts to beat", body, text=text)
 
 
+def _headline(result: Backtest) -> dict[str, str]:
+    row = result.table.loc["latent SDE"]
+    ratio = row["rmse"] / result.table.loc[result.best_naive, "rmse"]
+    return {
+        "error / that of the best naive forecast": f"{ratio:.2f}",
+        "inside the 90 % band": f"{row['coverage_90']:.0%}",
+    }
+
+
 def _smooth_sections(fit: Fit, series: Series) -> list[Section]:
     rows = np.flatnonzero(series.mask.any(axis=1))
     part = series.at_rows(slice(rows[0], rows[min(len(rows) - 1, 400)] + 1))
@@ -234,11 +243,20 @@ def _drift_section(fit: Fit, series: Series) -> Section:
     return Section("Phase portrait of the learned drift", figure, "drift", text)
 
 
-def report(fit: Fit, folder: str | Path, *, horizon: float | None = None, num_origins: int = 8, key: int = 1) -> Path:
+def report(
+    fit: Fit,
+    folder: str | Path,
+    *,
+    horizon: float | None = None,
+    num_origins: int = 8,
+    result: Backtest | None = None,
+    key: int = 1,
+) -> Path:
     """Look at a fit from all sides and write it down as one page: `report.html` below `folder`.
 
     With a held-out part (`fit(…, holdout=)`) that is forecast, scored, backtested and its bands checked; without one the
-    page has the data, the smoothed states, the drift, the parameters and the training curves.
+    page has the data, the smoothed states, the drift, the parameters and the training curves. `result`: a backtest that was made
+    before.
     """
     folder = Path(folder)
     series = max(fit.context, key=len)
@@ -253,21 +271,13 @@ def report(fit: Fit, folder: str | Path, *, horizon: float | None = None, num_or
             sections.append(_film(folder, after, ahead))
         if fit.others:
             sections.append(_spread_section(fit, after, ahead))
-        cut = fit.cuts[before.name]
-        reach = horizon or default_horizon([item for item in fit.context if item.name == before.name], cut)
-        names = {pair[0].name for pair in pairs}
-        data = [item for item in fit.context if item.name in names]
-        start = cut if len(data) == 1 else None
         try:
-            result = backtest(fit, data, horizon=reach, start=start, num_origins=num_origins, key=key)
+            result = result or backtest_held_out(fit, horizon=horizon, num_origins=num_origins, key=key)
         except ValueError as error:
             sections.append(Section("Against the forecasts to beat", f"<p>{html.escape(str(error))}</p>"))
         else:
             sections += [_backtest_section(result), _calibration_section(result)]
-            row = result.table.loc["latent SDE"]
-            ratio = row["rmse"] / result.table.loc[result.best_naive, "rmse"]
-            headline["error / that of the best naive forecast"] = f"{ratio:.2f}"
-            headline["inside the 90 % band"] = f"{row['coverage_90']:.0%}"
+            headline |= _headline(result)
     sections += _smooth_sections(fit, series)
     if not fit.by_structure:
         sections.append(_drift_section(fit, series))

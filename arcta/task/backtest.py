@@ -206,6 +206,17 @@ def backtest(
     return _conclude(pooled, fit.layout, scale, origins, horizon)
 
 
+def backtest_held_out(fit: Fit, *, horizon: float | None = None, num_origins: int = 8, key: int = 1) -> Backtest:
+    """Forecasts of what `fit(…, holdout=)` held out, from several origins in it; by default half as far as it reaches."""
+    names = {before.name for before, _ in fit.held_out()}
+    data = [item for item in fit.context if item.name in names]
+    longest = max(data, key=len)
+    cut = fit.cuts[longest.name]
+    reach = horizon or default_horizon([longest], cut)
+    start = cut if len(data) == 1 else None
+    return backtest(fit, data, horizon=reach, start=start, num_origins=num_origins, key=key)
+
+
 def _rivals(before: Sequence[Series], fit: Fit, wanted: Sequence[str] | None) -> dict[str, Forecaster]:
     """The forecasts to beat, of those wanted the ones that there are."""
     known = {"seasons": find_seasons(before) if fit.structure is None else fit.structure.periods}

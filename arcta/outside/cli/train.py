@@ -130,14 +130,27 @@ def fit(
 
 def _conclude(fitted: Fit, out: Path, job: Job, output: Output) -> None:
     """Score on what was held out, write the report, say where everything is."""
-    size = fitted.reading.latent_size
+    size, rolled = fitted.reading.latent_size, None
     results: dict[str, object] = {"run": str(out), "stopped": fitted.stopped, "latent_size": size}
     if fitted.cuts:
+        with contextlib.suppress(ValueError):  # too little is held out for a backtest
+            rolled = rolling.backtest_held_out(fitted)
+            results = {"verdict": rolled.verdict(), **results}
+        if rolled is not None and len(rolled.verdicts()) > 1:
+            results |= {f"verdict on {name}": told for name, told in list(rolled.verdicts().items())[:12]}
         prefix = "" if output.as_json else "held-out "
         results |= {prefix + name: value for name, value in fitted.score().items()}
+    if fitted.structure is not None:
+        evidence = ", ".join(f"{name} {value:.3f}" for name, value in fitted.about["evidence"].items())
+        by = "structure" if fitted.by_structure else "latent SDE"
+        results["forecasts by"] = f"{by} (nats per observation: {evidence})"
+        seasons = [period.words(fitted.layout.time_unit) for period in fitted.structure.periods]
+        results["seasons"] = "; ".join(seasons) or "none"
+    if fitted.structure is not None and fitted.by_structure:
+        results["structure"] = "; ".join(fitted.structure.words(fitted.layout.channels)[:6])
     if job.report:
         say("arcta: writing the report", output.quiet)
-        results["report"] = str(report(fitted, out))
+        results["report"] = str(report(fitted, out, result=rolled))
     show(results, output.as_json)
     if fitted.stopped == "interrupted":
         say(f"interrupted; what was reached is saved, `--resume --out {out}` goes on from there")
