@@ -27,8 +27,9 @@ FIRST = 2  # sums that the scale is chosen with
 LEARNED_FROM = 256  # observations
 STRETCH = 128  # observations in a row, on which the evidence is compared with that of other models
 FEW, MANY = 12, 60  # steps of the optimiser: before the finalists are chosen, and after
-FINALISTS, FAR_BEHIND = 5, 15.0  # and how many nats behind one may be
-CLOSE = 5.0  # nats behind the best; a candidate further behind is left out
+FINALISTS, CLOSE = 6, 15.0  # of so many at most, and within so many nats of the best, a forecast is mixed
+TEMPER = 0.1  # evidence is about the next observation; further ahead, candidates that it tells apart are better mixed
+UNDECIDED = 1.0  # nats between scales: then both take part
 FEWEST = 12  # observations of a channel, below which there is nothing to choose by
 
 
@@ -158,11 +159,12 @@ def _find(structure: Structure, data: Sequence[Series], channel: int) -> tuple[t
         return total / max(count, 1)
 
     first = [candidate for form in Scale.possible(x) for candidate in compete(form, SUMS[:FIRST])]
-    form = max(first, key=lambda candidate: candidate.model.evidence).scale.form
-    every = [c for c in first if c.scale.form == form] + compete(form, SUMS[FIRST:])
+    best = max(candidate.model.evidence for candidate in first)
+    forms = dict.fromkeys(c.scale.form for c in first if c.model.evidence > best - UNDECIDED)
+    every = [c for form in forms for c in ([f for f in first if f.scale.form == form] + compete(form, SUMS[FIRST:]))]
     top = sorted(every, key=lambda c: -c.model.evidence)[:FINALISTS]
-    best = _shares([finish(c) for c in top if c.model.evidence > top[0].model.evidence - FAR_BEHIND])
-    return best, per_observation(best[0])
+    mixed = _shares([finish(c) for c in top if c.model.evidence > top[0].model.evidence - CLOSE])
+    return mixed, per_observation(mixed[0])
 
 
 def _stretches(count: int) -> list[Int[np.ndarray, " rows"]]:
@@ -172,15 +174,14 @@ def _stretches(count: int) -> list[Int[np.ndarray, " rows"]]:
     return [np.arange(begin, begin + STRETCH) for begin in np.linspace(0, count - STRETCH, 4).astype(int)]
 
 
-def _shares(every: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Those that come close to the best, with what their evidence gives them."""
-    ranked = sorted(every, key=lambda candidate: -candidate.model.evidence)
+def _shares(finalists: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The best first, each with what its evidence gives it."""
+    ranked = sorted(finalists, key=lambda candidate: -candidate.model.evidence)
     behind = np.array([candidate.model.evidence - ranked[0].model.evidence for candidate in ranked])
-    weights = np.where(behind > -CLOSE, np.exp(behind), 0.0)
+    weights = np.exp(TEMPER * behind)
     return tuple(
         dataclasses.replace(candidate, share=float(weight / weights.sum()))
         for candidate, weight in zip(ranked, weights, strict=True)
-        if weight > 0
     )
 
 
