@@ -168,6 +168,16 @@ def test_scales_go_there_and_back_with_their_jacobian(form):
     assert scale.back(np.linspace(-9, 9, 50)).min() >= 0
 
 
+def test_means_on_a_logarithm_do_not_run_away():
+    """Twenty values over four orders of magnitude, and a forecast as long as the data: its mean is not that of a few wild paths."""
+    rng = np.random.default_rng(0)
+    x = np.exp(4 + 2.5 * np.sin(np.arange(24) / 1.6) + 0.3 * rng.standard_normal(24))
+    series = arcta.Series(np.arange(24.0), x)
+    fit = arcta.fit(arcta.LatentSDE(structure="linear"), series, training=arcta.Training(steps=10), progress=False)
+    ahead = fit.forecast(24.0 + np.arange(24))
+    assert ahead.mean.max() < 30 * x.max()
+
+
 def test_zeros_do_not_make_a_root_better_than_it_is():
     """A root is infinitely steep at zero, so that a density there would be, too."""
     x = np.concatenate([np.zeros(20), np.random.default_rng(0).uniform(1, 9, 80)])

@@ -57,7 +57,7 @@ class LinearModel:
             slopes += changes
         return total, slopes
 
-    def parts_given(self, seen: Piece, asked: Points) -> list[Float[np.ndarray, " n"]]:
+    def parts_given(self, seen: Piece, asked: Points) -> list[Float[np.ndarray, " asked"]]:
         """The mean of each component at the points asked for, after some observations; the unknown constant is the first's."""
         from scipy.linalg import cho_solve
 

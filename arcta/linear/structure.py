@@ -27,8 +27,8 @@ FIRST = 2  # sums that the scale is chosen with
 LEARNED_FROM = 256  # observations
 STRETCH = 128  # observations in a row, on which the evidence is compared with that of other models
 FEW, MANY = 12, 60  # steps of the optimiser: before the finalists are chosen, and after
-FINALISTS, CLOSE = 6, 15.0  # of so many at most, and within so many nats of the best, a forecast is mixed
-TEMPER = 0.1  # evidence is about the next observation; further ahead, candidates that it tells apart are better mixed
+FINALISTS, CLOSE = 6, 6.0  # of so many at most, and within so many nats of the best, a forecast is mixed
+TEMPER = 0.2  # evidence is about the next observation; further ahead, candidates that it tells apart are better mixed
 UNDECIDED = 1.0  # nats between scales: then both take part
 FEWEST = 12  # observations of a channel, below which there is nothing to choose by
 

@@ -21,6 +21,7 @@ from .smooth import smoothing_times
 LOOKED_AT = 600  # observations
 STRETCH = 400  # points that are drawn together
 PAIRS = 3  # of draws of the parameters
+BEYOND = 0.5  # of the data's range, by which a root or a logarithm may leave it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,10 @@ def _tell(
         variances.append(np.stack([np.maximum(np.diag(normal.covariance), 0.0) for normal in normals]))
         draws.append(np.concatenate([_draw(normal, int((owner == k).sum()), rng) for k, normal in enumerate(normals)]))
     mean, variance, drawn = (np.concatenate(parts, axis=1) for parts in (means, variances, draws))
+    if candidate.scale.form != "identity" and len(y):
+        # What the data has never come near is not foreseen: the mean of a power of a wide normal distribution is that of its tail.
+        reach = BEYOND * (y.max() - y.min())
+        drawn = np.clip(drawn, y.min() - reach, y.max() + reach)
     return _Told(candidate, mean, variance, np.array([model.noise for model in models]), drawn, owner)
 
 
