@@ -71,8 +71,12 @@ def moments(train: Sequence[Series]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def deviations(train: Sequence[Series]) -> Float[np.ndarray, " channels"]:
-    """The standard deviation of each channel: the unit of errors that are compared over channels."""
-    return moments(train)[1]
+    """The standard deviation of each channel, the unit of errors that are compared over channels: one if it never varies, that of
+    all pixels together if they are frames."""
+    spread = moments(train)[1]
+    if train[0].frame_shape:
+        return np.full(len(spread), max(float(np.sqrt(np.mean(spread**2))), 1e-9))
+    return np.where(spread > 1e-9, spread, 1.0)
 
 
 def training_mean(train: Sequence[Series]) -> Forecaster:

@@ -241,7 +241,8 @@ def _observed(
     units = {"squared_error": scale**2, "crps": scale}
     kept = {k: v / units.get(k, 1.0) for k, v in row.items() if k in units or k.startswith(("coverage", "pit"))}
     kept |= {"lead": np.broadcast_to(lead[:, None], after.mask.shape)}
-    kept |= {"channel": np.broadcast_to(np.arange(len(scale)), after.mask.shape)}
+    place = np.zeros(len(scale), int) if after.frame_shape else np.arange(len(scale))  # a frame is judged as one
+    kept |= {"channel": np.broadcast_to(place, after.mask.shape)}
     return {k: v[after.mask] for k, v in kept.items()}
 
 
@@ -261,7 +262,8 @@ def _conclude(
     import pandas as pd
 
     own: dict[str, dict[str, float]] = {}
-    for i, (channel, unit) in enumerate(zip(layout.channels, scale, strict=True)):
+    channels = ("frames",) if layout.frame_shape else layout.channels
+    for i, (channel, unit) in enumerate(zip(channels, scale, strict=False)):
         own[channel] = {n: _rmse(e["squared_error"][e["channel"] == i]) * unit for n, e in pooled.items()}
     by_channel = pd.DataFrame(own).dropna(axis=1)
     return Backtest(*_tables(pooled), by_channel, origins, float(horizon), pooled, layout.units, layout.time_unit)
