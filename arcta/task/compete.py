@@ -2,7 +2,8 @@
 
 Both are bounds on, or values of, log p(data) per observation in the data's units: the latent SDE's is its ELBO with the KL of its
 parameters, the structure's its marginal likelihood less a nat for each parameter. Where the first does not explain the data better,
-a trend and a season will forecast it better.
+a trend and a season will forecast it better. Where it does, it must also forecast: evidence is about the next observation, which
+channels that go together tell each other; so both forecast parts of the training data, and one that is far behind is not used.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from ..data.seasons import Season, find_seasons
 from ..data.series import Series
 from ..linear.structure import Structure, find_structure
 from ..model.spec import LatentSDE
+from ..predict.metrics import crps
 from ..training.settings import Training
 from .fitted import Fit
 
+ORIGINS = 4
+FAR = 1.15  # of the structure's error
 MOST_CHANNELS = 24  # of more, a few common axes say more than each channel for itself
 
 
@@ -48,6 +52,7 @@ def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:
         return fit
     structure = find_structure(data, seasons_of(spec, data))
     chosen = spec.structure == "linear" or _margin(fit, structure, data) > 0
+    chosen = chosen or (_comparable(fit) and _far_behind(fit, structure, max(data, key=len)))
     about = {**fit.about, "evidence": {"structure": _weighted(structure, data), "latent SDE": _bound(fit, data)}}
     return dataclasses.replace(fit, structure=structure, by_structure=bool(chosen), about=about)
 
@@ -71,7 +76,32 @@ def _bound(fit: Fit, data: Sequence[Series]) -> float:
     return -float(np.mean(last)) - float(np.sum(_counts(data) * np.log(fit.layout.scaling.scale)))
 
 
+def _comparable(fit: Fit) -> bool:
+    return "bernoulli" not in fit.reading.kinds  # a density of zeros and ones is no probability
+
+
 def _margin(fit: Fit, structure: Structure, data: Sequence[Series]) -> float:
-    if "bernoulli" in fit.reading.kinds:
-        return -np.inf  # a density of zeros and ones is no probability
-    return _weighted(structure, data) - _bound(fit, data)
+    return _weighted(structure, data) - _bound(fit, data) if _comparable(fit) else -np.inf
+
+
+def _far_behind(fit: Fit, structure: Structure, series: Series) -> bool:
+    """Whether the latent SDE's forecasts of parts of its own training data are worse by far, or cannot be made."""
+    rows = np.flatnonzero(series.mask.any(axis=1))
+    longest = max((period.period / structure.step for period in structure.periods), default=0.0)
+    ahead = int(np.clip(max(longest, len(rows) / 10), 3, 200))
+    if len(rows) < 4 * ahead:
+        return False
+    errors: list[list[float]] = [[], []]
+    for k, origin in enumerate(np.linspace(0.6 * len(rows), len(rows) - ahead - 1, ORIGINS).astype(int)):
+        given = series.at_rows(slice(0, rows[origin] + 1))
+        after = series.at_rows(rows[origin + 1 : origin + 1 + ahead])
+        known = after.inputs if after.input_names else None
+        for found, by in zip(errors, (False, True), strict=True):
+            one = dataclasses.replace(fit, structure=structure, by_structure=by)
+            try:
+                said = one.forecast(after.times, given=given, inputs=known, num_samples=64, key=k)
+            except FloatingPointError:
+                return not by
+            score = crps(said.observations, after.values) / fit.layout.scaling.scale
+            found.append(float(np.mean(score[after.mask])))
+    return float(np.mean(errors[0])) > FAR * float(np.mean(errors[1]))
