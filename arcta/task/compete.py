@@ -3,7 +3,7 @@
 Both are bounds on, or values of, log p(data) per observation in the data's units: the latent SDE's is its ELBO with the KL of its
 parameters, the structure's its marginal likelihood less a nat for each parameter. Where the first does not explain the data better,
 a trend and a season will forecast it better. Where it does, it must also forecast: evidence is about the next observation, which
-channels that go together tell each other; so both forecast parts of the training data, and one that is far behind is not used.
+channels that go together tell each other; so both forecast parts of the training data, and the one that is behind is not used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..training.settings import Training
 from .fitted import Fit
 
 ORIGINS = 4
-FAR = 1.15  # of the structure's error
+WITH_SEASON = 0.9  # of the structure's error
 MOST_CHANNELS = 24  # of more, a few common axes say more than each channel for itself
 
 
@@ -52,7 +52,7 @@ def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:
         return fit
     structure = find_structure(data, seasons_of(spec, data))
     chosen = spec.structure == "linear" or _margin(fit, structure, data) > 0
-    chosen = chosen or (_comparable(fit) and _far_behind(fit, structure, max(data, key=len)))
+    chosen = chosen or (_comparable(fit) and _forecasts_worse(fit, structure, max(data, key=len)))
     about = {**fit.about, "evidence": {"structure": _weighted(structure, data), "latent SDE": _bound(fit, data)}}
     return dataclasses.replace(fit, structure=structure, by_structure=bool(chosen), about=about)
 
@@ -84,8 +84,8 @@ def _margin(fit: Fit, structure: Structure, data: Sequence[Series]) -> float:
     return _weighted(structure, data) - _bound(fit, data) if _comparable(fit) else -np.inf
 
 
-def _far_behind(fit: Fit, structure: Structure, series: Series) -> bool:
-    """Whether the latent SDE's forecasts of parts of its own training data are worse by far, or cannot be made."""
+def _forecasts_worse(fit: Fit, structure: Structure, series: Series) -> bool:
+    """Whether the latent SDE's forecasts of parts of its own training data are worse, or cannot be made."""
     rows = np.flatnonzero(series.mask.any(axis=1))
     longest = max((period.period / structure.step for period in structure.periods), default=0.0)
     ahead = int(np.clip(max(longest, len(rows) / 10), 3, 200))
@@ -104,4 +104,6 @@ def _far_behind(fit: Fit, structure: Structure, series: Series) -> bool:
                 return not by
             score = crps(said.observations, after.values) / fit.layout.scaling.scale
             found.append(float(np.mean(score[after.mask])))
-    return float(np.mean(errors[0])) > FAR * float(np.mean(errors[1]))
+    # It has no season of its own: of data that has one it must be better, not only as good, also because it has seen all this before.
+    needed = WITH_SEASON if structure.periods and fit.layout.calendar else 1.0
+    return float(np.mean(errors[0])) > needed * float(np.mean(errors[1]))
