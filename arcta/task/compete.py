@@ -104,6 +104,6 @@ def _forecasts_worse(fit: Fit, structure: Structure, series: Series) -> bool:
                 return not by
             score = crps(said.observations, after.values) / fit.layout.scaling.scale
             found.append(float(np.mean(score[after.mask])))
-    # It has no season of its own: of data that has one it must be better, not only as good, also because it has seen all this before.
+    # It has no season of its own: of data that has one it must be better, not only as good.
     needed = WITH_SEASON if structure.periods and fit.layout.calendar else 1.0
     return float(np.mean(errors[0])) > needed * float(np.mean(errors[1]))
