@@ -14,9 +14,11 @@ from scipy.linalg import expm
 import arcta
 from arcta.data.seasons import Season as Period
 from arcta.linear.components import FREE, Cycle, Damped, Inputs, Level, Points, Rough, Season, Slope, Smooth
+from arcta.linear.find import find_structure
 from arcta.linear.learn import LinearModel, conclude, evidence, learn, start
 from arcta.linear.scales import Scale
-from arcta.linear.structure import find_structure, from_json, remembered, to_json
+from arcta.linear.structure import from_json, remembered, to_json
+from arcta.linear.together import Panel, Together, likelihood
 
 TIMES = np.array([0.7, 1.3, 2.9, 4.0, 7.5])
 
@@ -252,3 +254,83 @@ def test_the_posterior_of_parameters_covers_the_truth():
         spread = np.sqrt(np.sum(model.root**2, axis=1))
         inside += (np.abs(model.θ - np.log([0.1, 1.0, 0.3])) < 1.645 * spread)[1:].tolist()
     assert 0.8 < np.mean(inside) <= 1.0
+
+
+def shared_model() -> Together:
+    """Three channels, a fast and a slow process of each."""
+    rng = np.random.default_rng(5)
+    loadings = 0.7 * rng.standard_normal((2, 3, 3))
+    return Together((Rough(50.0), Rough(50.0)), np.log([0.9, 0.1]), loadings, np.log([0.05, 0.1, 0.2]))
+
+
+def test_channels_together_are_the_kalman_filters():
+    """Six Ornstein–Uhlenbeck states read by the loadings; irregular times, entries missing."""
+    rng, model = np.random.default_rng(6), shared_model()
+    times = np.cumsum(rng.exponential(1.0, 30))
+    seen, y = rng.random((30, 3)) < 0.6, rng.standard_normal((30, 3))
+    panel = Panel(points(times), np.where(seen, y, 0.0), seen)
+    rates, H = np.repeat(np.exp(model.θ), 3), np.concatenate(list(model.loadings), axis=1)
+    m, P, total = np.zeros(6), np.eye(6), 0.0
+    for i in range(30):
+        if i:
+            e = np.exp(-rates * (times[i] - times[i - 1]))
+            m, P = e * m, e[:, None] * P * e + np.diag(1 - e**2)
+        for c in np.flatnonzero(seen[i]):
+            s = H[c] @ P @ H[c] + np.exp(model.noise[c])
+            total += -0.5 * ((y[i, c] - H[c] @ m) ** 2 / s + np.log(2 * np.pi * s))
+            gain = P @ H[c] / s
+            m, P = m + gain * (y[i, c] - H[c] @ m), P - np.outer(gain, H[c] @ P)
+    value, slope = likelihood(model, panel)
+    assert value == pytest.approx(total, abs=1e-3)
+    said, e = model.given(panel, points(times[-1:] + 2.0)), np.exp(-2.0 * rates)
+    np.testing.assert_allclose(said.mean, H @ (e * m), atol=1e-4)
+    np.testing.assert_allclose(said.covariance, H @ (e[:, None] * P * e + np.diag(1 - e**2)) @ H.T, atol=1e-4)
+    for name in ("θ", "loadings", "noise"):
+        whole = getattr(model, name)
+        for at in [(0,) * whole.ndim, (1,) * whole.ndim]:
+            h = np.zeros_like(whole)
+            h[at] = 1e-5
+            up, down = (likelihood(dataclasses.replace(model, **{name: whole + s * h}), panel)[0] for s in (1, -1))
+            assert getattr(slope, name)[at] == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-4)
+
+
+def shared_series(seed: int, n: int = 300) -> arcta.Series:
+    """Two channels that follow one process closely, and one that has nothing to do with it."""
+    rng = np.random.default_rng(seed)
+    K = np.exp(-0.4 * np.abs(np.arange(n)[:, None] - np.arange(n)[None, :])) + 1e-9 * np.eye(n)
+    common, other = np.linalg.cholesky(K) @ rng.standard_normal((n, 2)).T[0], rng.standard_normal(n)
+    x = np.stack([common, 2 * common + 0.2 * rng.standard_normal(n) + 5, np.cumsum(other)], axis=1)
+    return arcta.Series(np.arange(float(n)), x, channels=("a", "b", "c"))
+
+
+def test_what_is_seen_of_one_channel_fills_the_other(tmp_path):
+    """A block of one channel, filled from the other: as exact as the noise between them, and the bands know it."""
+    whole = shared_series(0)
+    hidden = np.zeros_like(whole.mask)
+    hidden[100:160, 0] = hidden[170:180, 1] = True
+    x = np.where(hidden, np.nan, whole.values)
+    series = arcta.Series(whole.times, x, channels=whole.channels)
+    structure = find_structure([series], [])
+    assert structure.together is not None
+    again = from_json(to_json(structure))
+    assert to_json(again) == to_json(structure)
+    few = arcta.Training(steps=20, log_every=10)
+    fit = arcta.fit(arcta.LatentSDE(structure="linear"), series, training=few, progress=False)
+    filled = fit.smooth(series, series.times, num_samples=200)
+    error = filled.mean[100:160, 0] - whole.values[100:160, 0]
+    assert np.sqrt(np.mean(error**2)) < 0.15  # the noise allows 0.1, the channel for itself 0.9
+    low, high = np.quantile(filled.observations[:, 100:160, 0], [0.05, 0.95], axis=0)
+    assert 0.75 < np.mean((low < whole.values[100:160, 0]) & (whole.values[100:160, 0] < high)) <= 1.0
+    assert np.isfinite(filled.log_density(whole.values)).all()
+    fit.save(tmp_path)
+    np.testing.assert_array_equal(
+        arcta.load(tmp_path).smooth(series, num_samples=20).signal, fit.smooth(series, num_samples=20).signal
+    )
+
+
+def test_channels_that_share_nothing_stay_apart():
+    """Independent channels: what they share costs more than it explains, in 6 of 6."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x = np.stack([np.cumsum(rng.standard_normal(80)), rng.standard_normal(80)], axis=1)
+        assert find_structure([arcta.Series(np.arange(80.0), x)], []).together is None, seed

@@ -337,6 +337,12 @@ def check_training_data(series: list[Series]) -> None:
         )
 
 
+def typical_step(data: Sequence[Series]) -> float:
+    """The median step between observed rows."""
+    steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in data])
+    return float(np.median(steps)) if len(steps) else 1.0
+
+
 @overload
 def split(data: Series, *, at: float | None = None, time: float | None = None) -> tuple[Series, Series]: ...
 

@@ -1,6 +1,7 @@
 """What a channel may be the sum of. Each component is a linear SDE, given by the covariance of its output at two times and by the
 derivatives of that in the logarithms of its parameters.
 
+    constant  dμ = 0
     level     dμ = √q dβ
     slope     dμ = ν dt,   dν = √q dβ
     damped    dμ = ν dt,   dν = −r ν dt + √(2 r v) dβ
@@ -60,6 +61,16 @@ def _apart(a: Points, b: Points) -> Covariance:
 def _both(a: Points, b: Points) -> Covariance:
     """The time both have behind them."""
     return np.minimum(a.times[:, None], b.times[None, :])
+
+
+class Constant(Component):
+    @property
+    def prior(self) -> tuple[tuple[float, float], ...]:
+        return ((0.0, 2.0),)
+
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+        K = np.full((len(a.times), len(b.times)), np.exp(θ[0]))
+        return K, [K]
 
 
 class Level(Component):

@@ -54,8 +54,8 @@ class Scale:
 
     def log_slope(self, x: Values) -> Values:
         """log dy/dx."""
+        if self.form == "identity":
+            return np.full(np.shape(x), -np.log(self.spread))
         x = np.maximum(np.asarray(x, float), self.least)
-        slopes = (
-            {"identity": 0.0 * x, "root": -np.log(2 * np.sqrt(x)), "log": -np.log(x)} if self.form != "identity" else {}
-        )
-        return slopes.get(self.form, 0.0 * x) - np.log(self.spread)
+        steep = np.log(x) if self.form == "log" else np.log(2 * np.sqrt(x))
+        return -steep - np.log(self.spread)

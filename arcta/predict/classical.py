@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.seasons import Season, find_seasons
-from ..data.series import Series
+from ..data.series import Series, typical_step
 from .naive import (
     Forecast,
     Forecaster,
@@ -28,7 +28,6 @@ from .naive import (
     moments,
     to_grid,
     training_mean,
-    typical_step,
 )  # fmt: skip
 
 

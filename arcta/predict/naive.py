@@ -1,5 +1,5 @@
 """The simplest forecasts: training mean, last value, last season, drift. And what they share with the others to beat: a series on a
-regular grid, its moments, its typical step.
+regular grid, and its moments.
 
 A forecaster is made from training series and forecasts after a context: a mean, a standard deviation of an observation.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..data.seasons import Season, find_seasons
-from ..data.series import Series
+from ..data.series import Series, typical_step
 
 
 class Grid(NamedTuple):
@@ -51,12 +51,6 @@ def filled(values: np.ndarray) -> np.ndarray:
         if seen.any():
             result[:, c] = np.interp(rows, rows[seen], values[seen, c])
     return result
-
-
-def typical_step(data: Sequence[Series]) -> float:
-    """The median step between observed rows."""
-    steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in data])
-    return float(np.median(steps)) if len(steps) else 1.0
 
 
 Forecast = tuple[Float[np.ndarray, "n channels"], Float[np.ndarray, "n channels"]]

@@ -11,14 +11,16 @@ from jaxtyping import Float, Int
 from ..data.series import Series
 from ..linear.components import Points
 from ..linear.learn import Normal
-from ..linear.structure import Candidate, Structure, remembered
+from ..linear.structure import Candidate, Structure, panel_of, remembered
+from ..linear.together import Together
 from ..model.reading import DataLayout
 from ..runtime.host import ArrayLike
 from .forecast import Sampling, input_knots, times_ahead
 from .prediction import Bands, Prediction, check_channels
 from .smooth import smoothing_times
 
-LOOKED_AT = 600  # observations
+LOOKED_AT = 600  # observations of a channel
+TOGETHER = 900  # observations of all channels
 STRETCH = 400  # points that are drawn together
 PAIRS = 3  # of draws of the parameters
 BEYOND = 0.5  # of the data's range, by which a root or a logarithm may leave it
@@ -48,7 +50,6 @@ def _tell(
     rng: np.random.Generator,
 ) -> _Told:  # fmt: skip
     points, x = seen
-    longest = max((period.period / structure.step for period in structure.periods), default=0.0)
     y = candidate.scale.forth(x)
     pairs = [candidate.model.draw_pair(rng) for _ in range(max(1, round(PAIRS * candidate.share)))]
     models = [model for pair in pairs for model in pair]
@@ -56,7 +57,7 @@ def _tell(
     means, variances, draws = [], [], []
     for begin in range(0, len(asked.times), STRETCH):
         part = Points(asked.times[begin : begin + STRETCH], asked.inputs[begin : begin + STRETCH])
-        near = _around(points.times, part.times, longest)
+        near = _around(points.times, part.times, structure.longest)
         data = (Points(points.times[near], points.inputs[near]), y[near])
         normals = [model.given(data, part) for model in models]
         means.append(np.stack([normal.mean for normal in normals]))
@@ -145,7 +146,59 @@ def inside(
     check_channels(layout, series)
     asked = smoothing_times(series, times, layout.calendar)
     known = _inputs_at(series, asked)
+    if structure.together is not None:
+        return _tell_together(structure, structure.together, layout, series, asked, known, num_samples, seed)
     return tell(structure, layout, series, asked, known, num_samples=num_samples, seed=seed)
+
+
+def _tell_together(
+    structure: Structure, together: Together, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"],
+    inputs: Float[np.ndarray, "n inputs"], num_samples: int, seed: int,
+) -> Prediction:  # fmt: skip
+    """What all channels say of each other and of themselves, at times inside the data."""
+    rng, channels = np.random.default_rng(seed), len(layout.channels)
+    asked = structure.points(times, inputs)
+    rows = np.flatnonzero(series.mask.any(axis=1))
+    size = np.cumsum(series.mask[rows].sum(axis=1))
+    at = np.searchsorted(series.times[rows], times)
+    means, variances, draws = [], [], []
+    stretch = max(1, STRETCH // channels)
+    for begin in range(0, len(times), stretch):
+        part = slice(begin, begin + stretch)
+        panel = panel_of(structure, series, rows[_rows_around(size, at[part])])
+        normal = together.given(panel, Points(asked.times[part], asked.inputs[part]))
+        shape = (-1, channels)
+        means.append(normal.mean.reshape(shape))
+        variances.append(np.maximum(np.diag(normal.covariance), 0.0).reshape(shape))
+        draws.append(_draw(normal, num_samples, rng).reshape(num_samples, *means[-1].shape))
+    mean, variance, drawn = np.concatenate(means), np.concatenate(variances), np.concatenate(draws, axis=1)
+    noise = np.exp(together.noise)
+    noisy = drawn + np.sqrt(noise) * rng.standard_normal(drawn.shape)
+    signal, observed = (
+        np.stack([scale.back(y[:, :, c]) for c, scale in enumerate(structure.scales)], axis=2) for y in (drawn, noisy)
+    )
+    whole, owner = (
+        [dataclasses.replace(candidates[0], share=1.0) for candidates in structure.channels],
+        np.zeros(num_samples, int),
+    )
+    told = [
+        [_Told(candidate, mean[None, :, c], variance[None, :, c], noise[c, None], drawn[:, :, c], owner)]
+        for c, candidate in enumerate(whole)
+    ]
+    about = (layout.channels, layout.units, layout.time_unit, layout.calendar)
+    return Prediction(
+        series.name, np.asarray(times), observed, signal, drawn, *about, lambda values: _log_density(told, values)
+    )
+
+
+def _rows_around(size: Int[np.ndarray, " rows"], asked: Int[np.ndarray, " m"]) -> slice:
+    """The rows between those asked for, and as many around them as can be looked at; `size`: observations up to each row."""
+    first, last = int(asked[0]), min(int(asked[-1]) + 1, len(size))
+    inside = size[last - 1] - (size[first - 1] if first else 0)
+    margin = max(TOGETHER - inside, TOGETHER // 3) / 2
+    begin = np.searchsorted(size, (size[first - 1] if first else 0) - margin)
+    end = np.searchsorted(size, size[last - 1] + margin)
+    return slice(int(begin), int(end) + 1)
 
 
 def _inputs_at(series: Series, times: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n inputs"]:

@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from ..data.seasons import find_seasons
-from ..data.series import Series, as_list
+from ..data.series import Series, as_list, typical_step
 from ..model.reading import DataLayout
 from ..predict.classical import BASELINES, SEASONAL
 from ..predict.metrics import entry_scores
-from ..predict.naive import NAIVE, Forecaster, deviations, typical_step
+from ..predict.naive import NAIVE, Forecaster, deviations
 from ..predict.prediction import Prediction
 from .fitted import Fit
 from .use import as_key

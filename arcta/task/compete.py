@@ -15,7 +15,8 @@ import numpy as np
 
 from ..data.seasons import Season, find_seasons
 from ..data.series import Series
-from ..linear.structure import Structure, find_structure
+from ..linear.find import find_structure, mean_evidence
+from ..linear.structure import Structure
 from ..model.spec import LatentSDE
 from ..predict.metrics import crps
 from ..training.settings import Training
@@ -53,27 +54,27 @@ def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:
     structure = find_structure(data, seasons_of(spec, data))
     chosen = spec.structure == "linear" or _margin(fit, structure, data) > 0
     chosen = chosen or (_comparable(fit) and _forecasts_worse(fit, structure, max(data, key=len)))
-    about = {**fit.about, "evidence": {"structure": _weighted(structure, data), "latent SDE": _bound(fit, data)}}
-    return dataclasses.replace(fit, structure=structure, by_structure=bool(chosen), about=about)
-
-
-def _counts(data: Sequence[Series]) -> np.ndarray:
-    counts = np.sum([item.mask.sum(axis=0) for item in data], axis=0)
-    return counts / counts.sum()
-
-
-def _weighted(structure: Structure, data: Sequence[Series]) -> float:
-    """The structure's evidence per observation of any channel."""
-    share = _counts(data)
-    return float(np.sum(np.where(share > 0, share * structure.evidence, 0.0)))
+    told = {"structure": mean_evidence(structure, data), "latent SDE": _bound(fit, data)}
+    inside = chosen
+    if structure.together is not None and _comparable(fit):
+        told["channels together"] = structure.together.evidence
+        inside = spec.structure == "linear" or structure.together.evidence > told["latent SDE"]
+    return dataclasses.replace(
+        fit,
+        structure=structure,
+        by_structure=bool(chosen),
+        smooth_by_structure=bool(inside),
+        about={**fit.about, "evidence": told},
+    )
 
 
 def _bound(fit: Fit, data: Sequence[Series]) -> float:
     """The latent SDE's bound per observation, in the data's units."""
     if not fit.history:
         return -np.inf
+    counts = np.sum([item.mask.sum(axis=0) for item in data], axis=0)
     last = [row["loss"] for row in fit.history[-3:]]
-    return -float(np.mean(last)) - float(np.sum(_counts(data) * np.log(fit.layout.scaling.scale)))
+    return -float(np.mean(last)) - float(np.sum(counts * np.log(fit.layout.scaling.scale))) / counts.sum()
 
 
 def _comparable(fit: Fit) -> bool:
@@ -81,14 +82,13 @@ def _comparable(fit: Fit) -> bool:
 
 
 def _margin(fit: Fit, structure: Structure, data: Sequence[Series]) -> float:
-    return _weighted(structure, data) - _bound(fit, data) if _comparable(fit) else -np.inf
+    return mean_evidence(structure, data) - _bound(fit, data) if _comparable(fit) else -np.inf
 
 
 def _forecasts_worse(fit: Fit, structure: Structure, series: Series) -> bool:
     """Whether the latent SDE's forecasts of parts of its own training data are worse, or cannot be made."""
     rows = np.flatnonzero(series.mask.any(axis=1))
-    longest = max((period.period / structure.step for period in structure.periods), default=0.0)
-    ahead = int(np.clip(max(longest, len(rows) / 10), 3, 200))
+    ahead = int(np.clip(max(structure.longest, len(rows) / 10), 3, 200))
     if len(rows) < 4 * ahead:
         return False
     errors: list[list[float]] = [[], []]

@@ -66,6 +66,7 @@ class Fit(Forecaster):
     others: tuple[Model, ...] = ()
     structure: Structure | None = None
     by_structure: bool = False
+    smooth_by_structure: bool = False
 
     @property
     def members(self) -> tuple[Model, ...]:
@@ -111,7 +112,7 @@ class Fit(Forecaster):
         if data is None and len(self.context) > 1:
             raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
         series = self._given(data)[0]
-        if self.structure is not None and self.by_structure and refine is None:
+        if self.structure is not None and self.smooth_by_structure and refine is None:
             return inside(
                 self.structure, self.layout, series, times, num_samples=num_samples, seed=as_seed(as_key(key))
             )
@@ -204,6 +205,7 @@ class Fit(Forecaster):
             "members": len(self.members),
             "structure": None if self.structure is None else to_json(self.structure),
             "by_structure": self.by_structure,
+            "smooth_by_structure": self.smooth_by_structure,
         }
         files = {"weights": to_arrays(self.model), "context": series_to_arrays(self.context)}
         files |= {f"weights-{i}": to_arrays(model) for i, model in enumerate(self.others, 1)}
@@ -263,5 +265,6 @@ def load(
         others=tuple(restored(f"weights-{i}") for i in range(1, header.get("members", 1))),
         structure=from_json(header["structure"]) if header.get("structure") else None,
         by_structure=header.get("by_structure", False),
+        smooth_by_structure=header.get("smooth_by_structure", False),
         **{name: header[name] for name in COURSE},
     )

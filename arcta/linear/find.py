@@ -1,0 +1,201 @@
+"""Which structure data has: scales and sums of components compete for each channel by their evidence, and those that come close are
+mixed; what the channels share is learned after that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..data.seasons import Season as Period
+from ..data.series import Series, typical_step
+from . import together
+from .components import Component, Inputs, Points, Season
+from .learn import LinearModel, Piece, conclude, evidence, learn, start
+from .scales import Scale
+from .structure import KINDS, Candidate, Structure, panel_of, remembered
+from .together import Together
+
+SUMS = (
+    ("level",), ("slope", "level"), ("damped slope", "level"), ("rough",), ("smooth",), ("level", "rough"), ("level", "smooth"),
+    ("slope", "rough"), ("smooth", "rough"), ("cycle",), ("cycle", "level"),
+)  # fmt: skip
+FIRST = 2  # sums that the scale is chosen with
+LEARNED_FROM = 256  # observations of a channel
+STRETCH = 128  # observations in a row, on which the evidence is compared with that of other models
+FEW, MANY = 12, 60  # steps of the optimiser: before the finalists are chosen, and after
+FINALISTS, CLOSE = 6, 6.0  # of so many at most, and within so many nats of the best, a forecast is mixed
+TEMPER = 0.2  # evidence is about the next observation; further ahead, candidates that it tells apart are better mixed
+UNDECIDED = 1.0  # nats between scales: then both take part
+FEWEST = 12  # observations of a channel, below which there is nothing to choose by
+MOST_TOGETHER = 16  # channels; what more of them share grows with the square
+IN_A_PANEL = 400  # observations of all channels
+FOR_EACH = 20  # observations for each parameter of what the channels share
+RETURNS = 1.9  # periods that must be seen of a season
+
+
+def find_structure(data: Sequence[Series], periods: Sequence[Period]) -> Structure:
+    """The structure of every channel, and of all together."""
+    inputs = np.concatenate([item.inputs for item in data])
+    spread = inputs.std(axis=0)
+    shift, scale = inputs.mean(axis=0), np.where(spread > 0, spread, 1.0)
+    blank = Structure((), typical_step(data), tuple(periods), shift, scale, np.zeros(0))
+    found = [_find(blank, data, c) for c in range(len(data[0].channels))]
+    structure = dataclasses.replace(
+        blank,
+        channels=tuple(candidates for candidates, _ in found),
+        evidence=np.array([evidence for _, evidence in found]),
+    )
+    shared = _find_together(structure, data)
+    alone = mean_evidence(structure, data)
+    return dataclasses.replace(structure, together=shared if shared and shared.evidence > alone else None)
+
+
+def mean_evidence(structure: Structure, data: Sequence[Series]) -> float:
+    """Of the channels each for itself, per observation of any of them, in the data's units."""
+    counts = np.sum([item.mask.sum(axis=0) for item in data], axis=0)
+    return float(np.sum(np.where(counts > 0, counts * structure.evidence, 0.0))) / counts.sum()
+
+
+class _Channel(NamedTuple):
+    """A channel's observations in some series, and what every candidate of it contains."""
+
+    pieces: list[tuple[Points, Float[np.ndarray, " n"]]]
+    span: float
+    always: list[Component]
+
+    @property
+    def values(self) -> Float[np.ndarray, " all"]:
+        return np.concatenate([values for _, values in self.pieces])
+
+    def on(self, scale: Scale) -> list[Piece]:
+        return [(points, scale.forth(values)) for points, values in self.pieces]
+
+    def compete(self, form: str, sums: Sequence[tuple[str, ...]]) -> list[Candidate]:
+        """After a few steps each."""
+        x = self.values
+        scale = Scale.fit(form, x)
+        pieces, slope = self.on(scale), float(np.sum(scale.log_slope(x)))
+        made = [
+            learn(start([*(KINDS[name](self.span) for name in names), *self.always]), pieces, FEW) for names in sums
+        ]
+        return [Candidate(scale, dataclasses.replace(m, evidence=m.evidence + slope)) for m in made]
+
+    def finish(self, candidate: Candidate) -> Candidate:
+        """After many steps, with the posterior of its parameters."""
+        pieces, slope = self.on(candidate.scale), float(np.sum(candidate.scale.log_slope(self.values)))
+        model = conclude(learn(candidate.model, pieces, MANY), pieces)
+        return dataclasses.replace(candidate, model=dataclasses.replace(model, evidence=model.evidence + slope))
+
+
+def _find(structure: Structure, data: Sequence[Series], channel: int) -> tuple[tuple[Candidate, ...], float]:
+    """A channel's candidates, and its evidence."""
+    chosen = _affordable([int(item.mask[:, channel].sum()) for item in data])
+    observed = _observed(structure, [data[i] for i in chosen], channel)
+    if observed is None:
+        plain = Scale("identity", 0.0, 1.0)
+        return (Candidate(plain, LinearModel((), np.zeros(1))),), -np.inf
+    first = [c for form in Scale.possible(observed.values) for c in observed.compete(form, SUMS[:FIRST])]
+    best = max(candidate.model.evidence for candidate in first)
+    forms = dict.fromkeys(c.scale.form for c in first if c.model.evidence > best - UNDECIDED)
+    every = [c for c in first if c.scale.form in forms]
+    every += [c for form in forms for c in observed.compete(form, SUMS[FIRST:])]
+    top = sorted(every, key=lambda c: -c.model.evidence)[:FINALISTS]
+    mixed = _shares([observed.finish(c) for c in top if c.model.evidence > top[0].model.evidence - CLOSE])
+    return mixed, _per_observation(structure, mixed[0], [data[i] for i in chosen], channel)
+
+
+def _affordable(counts: Sequence[int]) -> list[int]:
+    """The series to learn a channel from: the longest, as many as cost no more than a single one that is long; none if there are
+    too few observations in all."""
+    order = [int(i) for i in np.argsort(counts)[::-1] if counts[i] > 1]
+    kept = [i for k, i in enumerate(order) if k < 4 or (k + 1) * counts[i] ** 3 <= LEARNED_FROM**3]
+    return kept if sum(counts[i] for i in kept) >= FEWEST else []
+
+
+def _observed(structure: Structure, data: Sequence[Series], channel: int) -> _Channel | None:
+    pieces: list[tuple[Points, np.ndarray]] = []
+    for item in data:
+        seen = np.flatnonzero(item.mask[:, channel])
+        most = max(LEARNED_FROM // min(len(data), 4), FEWEST)
+        kept = seen[remembered(item.times[seen], most, structure.longest * structure.step)]
+        pieces.append((structure.points(item.times[kept], item.inputs[kept]), item.values[kept, channel]))
+    if not pieces:
+        return None
+    span = max(float(points.times[-1] - points.times[0]) for points, _ in pieces)
+    always: list[Component] = [Season(span, period) for period in _returning(structure, span)]
+    return _Channel(pieces, span, always + ([Inputs(span)] if pieces[0][0].inputs.shape[1] else []))
+
+
+def _returning(structure: Structure, span: float) -> list[float]:
+    """The periods, in steps, that come back within a span."""
+    periods = [period.period / structure.step for period in structure.periods]
+    return [period for period in periods if span > RETURNS * period]
+
+
+def _per_observation(structure: Structure, candidate: Candidate, data: Sequence[Series], channel: int) -> float:
+    """The evidence on stretches without holes, as other models give it: what lies far apart is harder to foresee."""
+    total, count = -float(len(candidate.model.θ)), 0
+    for item in data:
+        seen = np.flatnonzero(item.mask[:, channel])
+        for rows in _stretches(len(seen)):
+            at, values = seen[rows], item.values[seen[rows], channel]
+            piece = structure.points(item.times[at], item.inputs[at]), candidate.scale.forth(values)
+            total += evidence(candidate.model, piece)[0] + float(np.sum(candidate.scale.log_slope(values)))
+            count += len(rows)
+    return total / max(count, 1)
+
+
+def _stretches(count: int) -> list[Int[np.ndarray, " rows"]]:
+    """All of few observations; of many, four stretches."""
+    if count <= 4 * STRETCH:
+        return [np.arange(count)] if count else []
+    return [np.arange(begin, begin + STRETCH) for begin in np.linspace(0, count - STRETCH, 4).astype(int)]
+
+
+def _shares(finalists: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The best first, each with what its evidence gives it."""
+    ranked = sorted(finalists, key=lambda candidate: -candidate.model.evidence)
+    behind = np.array([candidate.model.evidence - ranked[0].model.evidence for candidate in ranked])
+    weights = np.exp(TEMPER * behind)
+    return tuple(
+        dataclasses.replace(candidate, share=float(weight / weights.sum()))
+        for candidate, weight in zip(ranked, weights, strict=True)
+    )
+
+
+def _find_together(structure: Structure, data: Sequence[Series]) -> Together | None:
+    """What the channels share, from panels all over the data; None if there is too little of it."""
+    channels = len(structure.channels)
+    if not 2 <= channels <= MOST_TOGETHER:
+        return None
+    tiles = _tiles(data)
+    panels = [panel_of(structure, data[i], rows) for i, rows in tiles]
+    span = max(float(panel.points.times[-1] - panel.points.times[0]) for panel in panels)
+    first = together.start(span, _returning(structure, span), panels[0].points.inputs.shape[1], panels)
+    mean = float(np.mean([panel.seen.sum() for panel in panels]))
+    if mean * len(tiles) < first.size:
+        return None
+    chosen = np.unique(np.linspace(0, len(tiles) - 1, int(np.ceil(FOR_EACH * first.size / mean))).astype(int))
+    learned = together.learn(first, [panels[k] for k in chosen])
+    slopes = [
+        scale.log_slope(data[i].values[rows, c][data[i].mask[rows, c]])
+        for i, rows in [tiles[k] for k in chosen]
+        for c, scale in enumerate(structure.scales)
+    ]
+    return dataclasses.replace(learned, evidence=learned.evidence + float(np.mean(np.concatenate(slopes))))
+
+
+def _tiles(data: Sequence[Series]) -> list[tuple[int, Int[np.ndarray, " rows"]]]:
+    """Stretches of rows that cover the data, each with the series it is of."""
+    observed = [np.flatnonzero(item.mask.any(axis=1)) for item in data]
+    in_a_row = sum(int(item.mask.sum()) for item in data) / sum(len(rows) for rows in observed)
+    length = int(np.ceil(IN_A_PANEL / in_a_row))
+    return [
+        (i, rows[at : at + length])
+        for i, rows in enumerate(observed)
+        for at in range(0, max(len(rows) - length // 2, 1) if len(rows) else 0, length)
+    ]

@@ -1,0 +1,186 @@
+"""Channels that go together: y(t) = Σⱼ Lⱼ uⱼ(t) + noise, where uⱼ are independent copies of component j, one for each channel; the
+matrices Lⱼ say how much of them the channels share. What is seen of one channel then tells of the others, at the same time and at
+times nearby. A linear SDE like its components; dense algebra over the cells (row, channel) that were observed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .components import Component, Constant, Covariance, Inputs, Points, Rough, Season, Smooth
+from .learn import Normal
+
+JITTER = 1e-6
+STEPS = 60  # of the optimiser
+NOISE_PRIOR = (-4.0, 3.0)
+RATES = (
+    (Rough, 0.0),
+    (Smooth, -1.5),
+    (Rough, -4.0),
+)  # what is fast, what is smooth, what is slow: where learning starts
+
+
+Cells = tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]  # row and channel of each
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Rows of all channels, on their scales; `seen` marks the cells that were observed."""
+
+    points: Points
+    values: Float[np.ndarray, "rows channels"]
+    seen: Bool[np.ndarray, "rows channels"]
+
+    def cells(self) -> tuple[Int[np.ndarray, " cells"], Int[np.ndarray, " cells"], Float[np.ndarray, " cells"]]:
+        """Row, channel and value of each observation."""
+        row, channel = np.nonzero(self.seen)
+        return row, channel, self.values[row, channel]
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Components of unit variance with the logarithms of their other parameters, one after the other, in `θ`; `loadings`: Lⱼ;
+    `noise`: the logarithms of the channels' noise variances; `evidence`: per observation it was learned from, less a nat for each
+    parameter."""
+
+    components: tuple[Component, ...]
+    θ: Float[np.ndarray, " parameters"]
+    loadings: Float[np.ndarray, "components channels channels"]
+    noise: Float[np.ndarray, " channels"]
+    evidence: float = -np.inf
+
+    def over_time(self, a: Points, b: Points) -> tuple[list[Covariance], list[list[Covariance]]]:
+        """The covariance of each component between two sets of points, and its derivatives in that component's θ."""
+        kernels, slopes, at = [], [], 0
+        for component in self.components:
+            count = len(component.prior) - 1
+            K, changes = component.covariance(a, b, np.concatenate([[0.0], self.θ[at : at + count]]))
+            kernels.append(K)
+            slopes.append(changes[1:])
+            at += count
+        return kernels, slopes
+
+    @property
+    def size(self) -> int:
+        """Of all its parameters."""
+        return self.θ.size + self.loadings.size + self.noise.size
+
+    @property
+    def shared(self) -> Float[np.ndarray, "components channels channels"]:
+        """Bⱼ = Lⱼ Lⱼᵀ: how the channels go together in each component."""
+        return self.loadings @ self.loadings.transpose(0, 2, 1)
+
+    def given(self, panel: Panel, asked: Points) -> Normal:
+        """The signals of all channels at the points asked for, row by row, after what was seen."""
+        from scipy.linalg import cho_solve
+
+        row, channel, y = panel.cells()
+        everywhere = np.arange(len(self.noise))
+        rows, channels = np.repeat(np.arange(len(asked.times)), len(everywhere)), np.tile(everywhere, len(asked.times))
+        own = self.between(asked, asked, (rows, channels), (rows, channels))
+        if not len(y):
+            return Normal(np.zeros(len(own)), own)
+        across = self.between(asked, panel.points, (rows, channels), (row, channel))
+        root = _root(
+            self.between(panel.points, panel.points, (row, channel), (row, channel)), np.exp(self.noise)[channel]
+        )
+        own = own - across @ cho_solve((root, True), across.T)
+        return Normal(across @ cho_solve((root, True), y), 0.5 * (own + own.T))
+
+    def between(self, a: Points, b: Points, one: Cells, other: Cells) -> Covariance:
+        """The covariance between cells at some points and cells at others."""
+        kernels = self.over_time(a, b)[0]
+        parts = (
+            k[np.ix_(one[0], other[0])] * B[np.ix_(one[1], other[1])] for k, B in zip(kernels, self.shared, strict=True)
+        )
+        return functools.reduce(np.add, parts)
+
+
+def _root(K: Covariance, noise: Float[np.ndarray, " cells"]) -> Covariance:
+    from scipy.linalg import cholesky
+
+    return cholesky(K + np.diag(noise + JITTER * (1 + np.trace(K) / len(K))), lower=True)
+
+
+def likelihood(model: Together, panel: Panel) -> tuple[float, Together]:
+    """log p(y) and its slope, in the shape of a model."""
+    from scipy.linalg import cho_solve
+
+    row, channel, y = panel.cells()
+    kernels, changes = model.over_time(panel.points, panel.points)
+    shared, noise = model.shared, np.exp(model.noise)[channel]
+    root = _root(model.between(panel.points, panel.points, (row, channel), (row, channel)), noise)
+    α, inverse = cho_solve((root, True), y), cho_solve((root, True), np.eye(len(y)))
+    value = -0.5 * float(y @ α) - float(np.sum(np.log(np.diag(root)))) - 0.5 * len(y) * np.log(2 * np.pi)
+    pull = 0.5 * (np.outer(α, α) - inverse)
+    member = np.eye(len(model.noise))[channel]
+    loadings, θ = np.empty_like(model.loadings), []
+    for j, (k, B) in enumerate(zip(kernels, shared, strict=True)):
+        loadings[j] = 2 * (member.T @ (pull * k[np.ix_(row, row)]) @ member) @ model.loadings[j]
+        if changes[j]:
+            weighted = pull * B[np.ix_(channel, channel)]
+            θ += [np.sum(weighted * change[np.ix_(row, row)]) for change in changes[j]]
+    return value, Together(model.components, np.array(θ), loadings, member.T @ (np.diag(pull) * noise))
+
+
+def start(span: float, periods: Sequence[float], inputs: int, panels: Sequence[Panel]) -> Together:
+    """The model before learning: every component shares what the channels' covariance says, in equal parts."""
+    components: list[Component] = [Constant(span), *(kind(span) for kind, _ in RATES)]
+    θ = [rate for _, rate in RATES]
+    for period in periods:
+        components.append(Season(span, period))
+        θ += [mean for mean, _ in components[-1].prior[1:]]
+    if inputs:
+        components.append(Inputs(span))
+        θ += [mean for mean, _ in components[-1].prior[1:]]
+    values, vectors = np.linalg.eigh(_covariance_of_channels(panels))
+    root = vectors * np.sqrt(np.maximum(values, 1e-3) / len(components))
+    channels = panels[0].values.shape[1]
+    return Together(
+        tuple(components), np.array(θ), np.stack([root] * len(components)), np.full(channels, NOISE_PRIOR[0])
+    )
+
+
+def _covariance_of_channels(panels: Sequence[Panel]) -> Float[np.ndarray, "channels channels"]:
+    """From the rows that both of a pair were seen in."""
+    values = np.concatenate([np.where(panel.seen, panel.values, 0.0) for panel in panels])
+    seen = np.concatenate([panel.seen for panel in panels]).astype(float)
+    return (values.T @ values) / np.maximum(seen.T @ seen, 1.0)
+
+
+def learn(model: Together, panels: Sequence[Panel], steps: int = STEPS) -> Together:
+    """The most probable parameters given all panels."""
+    from scipy.linalg import LinAlgError
+    from scipy.optimize import minimize
+
+    components, shape, channels = model.components, model.loadings.shape, len(model.noise)
+    prior = np.array([pair for component in components for pair in component.prior[1:]]).reshape(-1, 2)
+    centre = np.concatenate([prior[:, 0], np.zeros(model.loadings.size), np.full(channels, NOISE_PRIOR[0])])
+    # All elements of L together give every channel a variance of about one; each may be twice as large as that needs.
+    loading = 2 / np.sqrt(len(components) * channels)
+    spread = np.concatenate([prior[:, 1], np.full(model.loadings.size, loading), np.full(channels, NOISE_PRIOR[1])])
+    observations = sum(int(panel.seen.sum()) for panel in panels)
+
+    def unpack(flat: Float[np.ndarray, " all"]) -> Together:
+        θ, loadings, noise = np.split(flat, [len(prior), len(prior) + model.loadings.size])
+        return Together(components, θ, loadings.reshape(shape), noise)
+
+    def pack(one: Together) -> Float[np.ndarray, " all"]:
+        return np.concatenate([one.θ, one.loadings.ravel(), one.noise])
+
+    def loss(flat: Float[np.ndarray, " all"]) -> tuple[float, Float[np.ndarray, " all"]]:
+        away = (flat - centre) / spread
+        try:
+            found = [likelihood(unpack(flat), panel) for panel in panels]
+        except LinAlgError:
+            return 1e10, np.zeros_like(flat)
+        value, slope = sum(v for v, _ in found), sum(pack(s) for _, s in found)
+        return (0.5 * float(away @ away) - value) / observations, (away / spread - slope) / observations
+
+    bounds = list(zip(centre - 5 * spread, centre + 5 * spread, strict=True))
+    best = minimize(loss, pack(model), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+    return dataclasses.replace(unpack(best.x), evidence=-float(best.fun) - len(best.x) / observations)
