@@ -25,6 +25,8 @@ SUMS = (
 )  # fmt: skip
 FIRST = 2  # sums that the scale is chosen with
 LEARNED_FROM = 256  # observations of a channel
+LONG = 4 * LEARNED_FROM  # from there on the whole past is looked at too:
+EARLIER, LAST_OF_ALL, IN_AN_EARLIER = 5, 200, 64  # up to so many moments, up to the last, up to each of the others
 STRETCH = 128  # observations in a row, on which the evidence is compared with that of other models
 FEW, MANY = 12, 60  # steps of the optimiser: before the finalists are chosen, and after
 FINALISTS, CLOSE = 6, 6.0  # of so many at most, and within so many nats of the best, a forecast is mixed
@@ -92,20 +94,27 @@ class _Channel(NamedTuple):
 
 
 def _find(structure: Structure, data: Sequence[Series], channel: int) -> tuple[tuple[Candidate, ...], float]:
-    """A channel's candidates, and its evidence."""
-    chosen = _affordable([int(item.mask[:, channel].sum()) for item in data])
-    observed = _observed(structure, [data[i] for i in chosen], channel)
-    if observed is None:
+    """A channel's candidates, and its evidence. Where the past is long, what was learned from all of it is mixed with what was
+    learned from the last of it: nobody knows which of them the future will be like."""
+    chosen = [data[i] for i in _affordable([int(item.mask[:, channel].sum()) for item in data])]
+    if not chosen:
         plain = Scale("identity", 0.0, 1.0)
         return (Candidate(plain, LinearModel((), np.zeros(1))),), -np.inf
+    long = len(chosen) == 1 and chosen[0].mask[:, channel].sum() > LONG
+    views = [_best(_observed(structure, chosen, channel, ends)) for ends in ((1, EARLIER) if long else (1,))]
+    mixed = tuple(dataclasses.replace(c, share=c.share / len(views)) for view in views for c in view)
+    return mixed, _per_observation(structure, mixed[0], chosen, channel)
+
+
+def _best(observed: _Channel) -> tuple[Candidate, ...]:
+    """The candidates that come close to the best, with their shares."""
     first = [c for form in Scale.possible(observed.values) for c in observed.compete(form, SUMS[:FIRST])]
     best = max(candidate.model.evidence for candidate in first)
     forms = dict.fromkeys(c.scale.form for c in first if c.model.evidence > best - UNDECIDED)
     every = [c for c in first if c.scale.form in forms]
     every += [c for form in forms for c in observed.compete(form, SUMS[FIRST:])]
     top = sorted(every, key=lambda c: -c.model.evidence)[:FINALISTS]
-    mixed = _shares([observed.finish(c) for c in top if c.model.evidence > top[0].model.evidence - CLOSE])
-    return mixed, _per_observation(structure, mixed[0], [data[i] for i in chosen], channel)
+    return _shares([observed.finish(c) for c in top if c.model.evidence > top[0].model.evidence - CLOSE])
 
 
 def _affordable(counts: Sequence[int]) -> list[int]:
@@ -116,15 +125,16 @@ def _affordable(counts: Sequence[int]) -> list[int]:
     return kept if sum(counts[i] for i in kept) >= FEWEST else []
 
 
-def _observed(structure: Structure, data: Sequence[Series], channel: int) -> _Channel | None:
+def _observed(structure: Structure, data: Sequence[Series], channel: int, ends: int) -> _Channel:
+    """A channel up to the end of each series or, with more `ends`, also up to earlier moments, fewer of its observations each."""
     pieces: list[tuple[Points, np.ndarray]] = []
     for item in data:
         seen = np.flatnonzero(item.mask[:, channel])
-        most = max(LEARNED_FROM // min(len(data), 4), FEWEST)
-        kept = seen[remembered(item.times[seen], most, structure.longest * structure.step)]
-        pieces.append((structure.points(item.times[kept], item.inputs[kept]), item.values[kept, channel]))
-    if not pieces:
-        return None
+        last = max(LEARNED_FROM // min(len(data), 4), FEWEST) if ends == 1 else LAST_OF_ALL
+        for end in np.linspace(len(seen) / ends, len(seen), ends).astype(int):
+            most = last if end == len(seen) else IN_AN_EARLIER
+            kept = seen[:end][remembered(item.times[seen[:end]], most, structure.longest * structure.step)]
+            pieces.append((structure.points(item.times[kept], item.inputs[kept]), item.values[kept, channel]))
     span = max(float(points.times[-1] - points.times[0]) for points, _ in pieces)
     always: list[Component] = [Season(span, period) for period in _returning(structure, span)]
     return _Channel(pieces, span, always + ([Inputs(span)] if pieces[0][0].inputs.shape[1] else []))

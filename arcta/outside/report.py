@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import html
 from collections.abc import Mapping
 from pathlib import Path
@@ -167,12 +168,13 @@ def _smooth_sections(fit: Fit, series: Series) -> list[Section]:
     seen = part.times[part.mask.any(axis=1)]
     times = np.unique(np.concatenate([np.linspace(seen[0], seen[-1], 601), seen])) if not series.frame_shape else seen
     smooth = fit.smooth(part, times, num_samples=128, key=2)
+    text = "The first observations of the series drawn above."
     if fit.structure is not None and fit.by_structure:
-        text = "The first observations of the series drawn above."
         first = Section("Smoothed: noise removed, gaps filled", smooth.plot(truth=part, num_paths=0), "smooth", text)
         return [first, _components_section(fit, fit.structure, part, times)]
-    low, high = np.quantile(smooth.states, [0.05, 0.95], axis=0)
-    mean, shown = smooth.states.mean(axis=0), _shown(series, times)
+    latent = dataclasses.replace(fit, smooth_by_structure=False).smooth(part, times, num_samples=128, key=2).states
+    low, high = np.quantile(latent, [0.05, 0.95], axis=0)
+    mean, shown = latent.mean(axis=0), _shown(series, times)
     states = figures.states_over_time(shown, mean, low, high, _axis_names(fit), _time_label(series))
     if series.frame_shape:
         reconstructed = smooth.mean[np.searchsorted(times, part.times)]
@@ -180,7 +182,6 @@ def _smooth_sections(fit: Fit, series: Series) -> list[Section]:
         first = Section("Reconstructed frames", strip, "reconstruction")
     else:
         figure = smooth.plot(truth=part, num_paths=0)
-        text = "The first observations of the series drawn above."
         first = Section("Smoothed: noise removed, gaps filled", figure, "smooth", text)
     return [first, Section("The latent state, with 90 % bands", states, "states")]
 

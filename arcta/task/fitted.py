@@ -47,8 +47,9 @@ class Fit(Forecaster):
 
     `model` is the trained module (in the model's units), `context` the series (what was held out included), `history` the
     log rows, `cuts` the time at which each series' held-out part begins, `about` what else is worth keeping (seed, command,
-    notes). `structure` is what trends, seasons and cycles make of each channel; where its evidence is better, `by_structure`,
-    forecasts and smoothing are its. Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
+    notes). `structure` is what trends, seasons and cycles make of each channel, and what the channels share; where its evidence is
+    better, forecasts are its (`by_structure`), and so is smoothing (`smooth_by_structure`). Verbs: `forecast`, `smooth`, `sample`,
+    `score`, `parameters`, `drift`, `save`.
     """
 
     spec: LatentSDE
@@ -79,6 +80,13 @@ class Fit(Forecaster):
             f"Fit({ensemble}{len(self.layout.channels)} channels, {self.reading.latent_size} latent axes, "
             f"{int(last.get('step', 0))} steps, {int(last.get('drift_evaluations', 0))} drift values, {self.stopped})"
         )
+
+    @property
+    def smooths_by(self) -> str:
+        """What fills gaps and removes noise: `latent SDE`, `channels together` or `structure`."""
+        if self.structure is None or not self.smooth_by_structure:
+            return "latent SDE"
+        return "structure" if self.structure.together is None else "channels together"
 
     def held_out(self) -> list[tuple[Series, Series]]:
         return [

@@ -144,6 +144,7 @@ def _conclude(fitted: Fit, out: Path, job: Job, output: Output) -> None:
         evidence = ", ".join(f"{name} {value:.3f}" for name, value in fitted.about["evidence"].items())
         by = "structure" if fitted.by_structure else "latent SDE"
         results["forecasts by"] = f"{by} (nats per observation: {evidence})"
+        results["smooths by"] = fitted.smooths_by
         seasons = [period.words(fitted.layout.time_unit) for period in fitted.structure.periods]
         results["seasons"] = "; ".join(seasons) or "none"
     if fitted.structure is not None and fitted.by_structure:
