@@ -16,14 +16,18 @@ from .prediction import Bands, Prediction, check_channels, check_times, predict
 from .recognise import posterior_at
 
 
-def smoothing_times(series: Series, times: ArrayLike | None, calendar: Calendar | None) -> Float[np.ndarray, " n"]:
-    """The times asked for, by default the series' own, if they lie inside the data."""
+def smoothing_times(
+    series: Series, times: ArrayLike | None, calendar: Calendar | None, *, empty_rows: bool = False
+) -> Float[np.ndarray, " n"]:
+    """The times asked for, by default the series' own, if they lie inside the data; with `empty_rows` also at rows before the first
+    observation and after the last."""
     observed = series.times[series.mask.any(axis=1)]
     inside = (series.times >= observed[0]) & (series.times <= observed[-1])
     asked = check_times(series.times[inside] if times is None else times, calendar)
-    if asked[0] < observed[0] or asked[-1] > observed[-1]:
+    first, last = series.times[[0, -1]] if empty_rows else observed[[0, -1]]
+    if asked[0] < first or asked[-1] > last:
         raise ValueError(
-            f"smoothing works inside the data, from t={observed[0]:g} to t={observed[-1]:g} of '{series.name}'; got times "
+            f"smoothing works inside the data, from t={first:g} to t={last:g} of '{series.name}'; got times "
             f"from {asked[0]:g} to {asked[-1]:g}. Use forecast for times after the last observation."
         )
     return asked

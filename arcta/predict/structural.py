@@ -144,7 +144,7 @@ def inside(
 ) -> Prediction:
     """What the structure says of a series at any times inside it."""
     check_channels(layout, series)
-    asked = smoothing_times(series, times, layout.calendar)
+    asked = smoothing_times(series, times, layout.calendar, empty_rows=True)
     known = _inputs_at(series, asked)
     if structure.together is not None:
         return _tell_together(structure, structure.together, layout, series, asked, known, num_samples, seed)
