@@ -105,7 +105,8 @@ def score(folder: Path, training: arcta.Training, data: str, pattern: str, seed:
     before, hidden = (hide(part.shape, pattern, windows, rng) for part in (windows.train, windows.test))
 
     def series(x: np.ndarray, gone: np.ndarray, number: int) -> arcta.Series:
-        return arcta.Series(np.arange(float(len(x))), np.where(gone, np.nan, x), name=f"window {number}")
+        times = len(x) * number + np.arange(float(len(x)))
+        return arcta.Series(times, np.where(gone, np.nan, x), name=f"window {number}")
 
     known = [series(x, m, i) for i, (x, m) in enumerate(zip(windows.train, before, strict=True)) if not m.all()]
     fit = arcta.fit(arcta.LatentSDE(), known, training=training, progress=False)
@@ -113,7 +114,8 @@ def score(folder: Path, training: arcta.Training, data: str, pattern: str, seed:
     for i, (x, gone) in enumerate(zip(windows.test, hidden, strict=True)):
         lines[i] = straight(x, gone)
         if not gone.all():
-            filled[i] = fit.smooth(series(x, gone, i), np.arange(float(len(x)))).quantile(0.5, noise=False)
+            window = series(x, gone, i)
+            filled[i] = fit.smooth(window, window.times).quantile(0.5, noise=False)
     errors = {name: float(np.abs(y - windows.test)[hidden].mean()) for name, y in (("arcta", filled), ("lines", lines))}
     return {"hidden": float(hidden.mean()), **errors, "by": fit.smooths_by}
 

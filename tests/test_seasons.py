@@ -70,3 +70,13 @@ def test_five_minute_data_cut_at_night():
     assert [s.name for s in seasons] == ["day"]
     assert seasons[0].period == pytest.approx(1440)
     assert "(a day)" in seasons[0].words("min")
+
+
+def test_a_record_that_was_cut_keeps_its_season():
+    """Two days at a time, from one clock: no piece alone has seen the day come back."""
+    rng, t = np.random.default_rng(0), np.arange(1200.0)
+    x = np.sin(2 * np.pi * t / 24) + 0.3 * rng.standard_normal(1200)
+    pieces = [arcta.Series(t[i : i + 40], x[i : i + 40], name=f"piece {i}") for i in range(0, 1200, 40)]
+    assert [round(season.period) for season in find_seasons(pieces)] == [24]
+    together = [arcta.Series(t[:40], x[i : i + 40], name=f"piece {i}") for i in range(0, 1200, 40)]
+    assert find_seasons(together) == []  # from many clocks

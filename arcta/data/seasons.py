@@ -1,13 +1,14 @@
 """Seasons: which periods the data repeats itself with, found before there is a model.
 
-Lines are taken out of the spectrum one after the other. For irregular times and gaps the spectrum is Lomb and Scargle's with a mean
-of its own: how much the squared error falls by a wave of frequency f. A line counts if it stands out of the noise around it, white
-or red, as no frequency would by chance; then it is fitted together with the trend and those before it, and the rest is looked at
-again. Lines at whole multiples of a frequency belong to one season.
+Seasons are taken out of the data one after the other. For irregular times and gaps the spectrum is Lomb and Scargle's with a mean
+of its own: how much the squared error falls by waves of frequencies f, 2f, 3f. Such a family counts if it stands out of the noise
+around it, white or red, as no frequency would by chance; then it is fitted together with the trend and those before it, and the rest is
+looked at again. A period of the calendar (a day, a week, a year) is believed with less.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -344,9 +345,19 @@ def _in_channel(samples: _Samples, known: dict[str, float], chance: float) -> li
     ][:MOST_SEASONS]
 
 
+def _joined(data: Sequence[Series]) -> Sequence[Series]:
+    """Series that follow one another are a long one that was cut: a season may be longer than each."""
+    ordered = sorted(data, key=lambda item: item.times[0])
+    if len(data) == 1 or any(a.times[-1] >= b.times[0] for a, b in itertools.pairwise(ordered)):
+        return data
+    times, values = (np.concatenate([getattr(item, name) for item in ordered]) for name in ("times", "values"))
+    mask = np.concatenate([item.mask for item in ordered])
+    return [Series(times, np.where(mask, values, np.nan), channels=data[0].channels)]
+
+
 def find_seasons(data: Sequence[Series]) -> list[Season]:
     """The periods with which the data repeats itself, the strongest first; none where nothing stands out of the noise."""
-    known = candidates(data[0].calendar)
+    known, data = candidates(data[0].calendar), _joined(data)
     places = [(item, c) for item in data for c in range(len(item.channels)) if item.mask[:, c].sum() >= 12]
     places = [places[i] for i in np.unique(np.linspace(0, len(places) - 1, 8).astype(int))] if places else []
     found: list[list[Season]] = []
