@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
+YEAR = 365.2425  # days
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 

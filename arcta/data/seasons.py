@@ -2,8 +2,8 @@
 
 Seasons are taken out of the data one after the other. For irregular times and gaps the spectrum is Lomb and Scargle's with a mean
 of its own: how much the squared error falls by waves of frequencies f, 2f, 3f. Such a family counts if it stands out of the noise
-around it, white or red, as no frequency would by chance; then it is fitted together with the trend and those before it, and the rest is
-looked at again. A period of the calendar (a day, a week, a year) is believed with less.
+around it, white or red, as no frequency would by chance; then it is fitted together with the trend and those before it, and what is
+left is looked at again. A period of the calendar (a day, a week, a year) is believed with less.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from .calendar import MONTHS, SECONDS, Calendar
+from .calendar import MONTHS, SECONDS, YEAR, Calendar
 from .series import Series
 
 CHANCE = 1e-3  # of a line where there is none, over all frequencies
@@ -26,7 +26,6 @@ MOST_SEASONS, MOST_HARMONICS = 3, 12
 LONG = 5_000  # observations
 SIZES = 3  # waves that a season is looked for by: one to three harmonics
 FINE = 4  # frequencies looked at for each that is independent
-YEAR = 365.2425
 NAMED = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "year": YEAR}
 
 

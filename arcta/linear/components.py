@@ -49,6 +49,10 @@ class Component(abc.ABC):
     def prior(self) -> tuple[tuple[float, float], ...]:
         """Mean and standard deviation of the logarithm of each parameter."""
 
+    def detail(self, step: float) -> str:
+        """What tells it from others of its kind; `step`: of the data, in its unit of time."""
+        return ""
+
     @abc.abstractmethod
     def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
         """Between the outputs at two sets of points, and its derivatives in the logarithms of the parameters, θ."""
@@ -151,6 +155,9 @@ class Season(Component):
     """All harmonics at once, exp(−2 sin²(πτ/P)/ℓ²): ℓ says how fast they fall off."""
 
     period: float = 1.0
+
+    def detail(self, step: float) -> str:
+        return f"{self.period * step:.4g}"
 
     @property
     def prior(self) -> tuple[tuple[float, float], ...]:

@@ -9,13 +9,12 @@ import numpy as np
 from jaxtyping import Float
 
 Values = Float[np.ndarray, "*shape"]
-FORMS = ("identity", "root", "log")
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """y = (g(x) − shift)/spread, g one of `FORMS`. `lowest`: what the channel is never below (None: there is none). `least`:
-    what counts as zero, half of the smallest positive value that was seen: at zero itself g is infinitely steep."""
+    """y = (g(x) − shift)/spread, g the `form`: identity, root or log. `lowest`: what the channel is never below (None: there is
+    none). `least`: what counts as zero, half of the smallest positive value that was seen: at zero itself g is infinitely steep."""
 
     form: str
     shift: float

@@ -32,8 +32,7 @@ class Candidate:
 
     def names(self, step: float) -> list[str]:
         """Of its components, seasons with their periods in units of the data's time."""
-        periods = [f" {part.period * step:.4g}" if isinstance(part, Season) else "" for part in self.model.components]
-        return [_name(part) + period for part, period in zip(self.model.components, periods, strict=True)]
+        return [f"{_name(part)} {part.detail(step)}".strip() for part in self.model.components]
 
     def words(self) -> str:
         names = [_name(component) for component in self.model.components]

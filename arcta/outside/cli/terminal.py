@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from ...data.calendar import MONTHS, SECONDS
+from ...data.calendar import MONTHS, SECONDS, YEAR
 from ...data.read import describe, reading
 from ...data.readers.source import Loaded
 from ...predict.prediction import Bands, Prediction
@@ -24,9 +24,8 @@ from .options import compilation_cache
 if TYPE_CHECKING:
     import pandas as pd
 
-YEAR = 365.2425 * 86400.0
 # In seconds; a month is a twelfth of a year, unless the data itself counts in months.
-SPANS = SECONDS | {"w": 604800.0} | {unit: months * YEAR / 12 for unit, months in MONTHS.items()}
+SPANS = SECONDS | {"w": 604800.0} | {unit: months * YEAR * SECONDS["d"] / 12 for unit, months in MONTHS.items()}
 WORDS = {"m": "min", "hr": "h", "hour": "h", "day": "d", "week": "w", "sec": "s", "second": "s", "minute": "min", "mo": "month",
          "q": "quarter", "y": "year", "yr": "year"}  # fmt: skip
 
