@@ -75,16 +75,16 @@ class LinearModel:
 
     def given(self, seen: Piece, asked: Points) -> Normal:
         """The signal at the points asked for, after some observations."""
-        from scipy.linalg import cho_solve
+        from scipy.linalg import solve_triangular
 
         points, y = seen
         start = points.times[0] - 1 if len(y) else asked.times[0]
         points, asked = points.since(start), asked.since(start)
         across = self.covariance(asked, points)[0]
         root = _root(self.covariance(points, points)[0], self.noise)
-        reduced = across @ cho_solve((root, True), across.T)
-        own = self.covariance(asked, asked)[0] - reduced
-        return Normal(across @ cho_solve((root, True), y), 0.5 * (own + own.T))
+        known = solve_triangular(root, np.column_stack([across.T, y]), lower=True)
+        own = self.covariance(asked, asked)[0] - known[:, :-1].T @ known[:, :-1]
+        return Normal(known[:, :-1].T @ known[:, -1], 0.5 * (own + own.T))
 
 
 def _root(K: Covariance, noise: float) -> Covariance:

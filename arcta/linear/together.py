@@ -76,7 +76,7 @@ class Together:
 
     def given(self, panel: Panel, asked: Points) -> Normal:
         """The signals of all channels at the points asked for, row by row, after what was seen."""
-        from scipy.linalg import cho_solve
+        from scipy.linalg import solve_triangular
 
         row, channel, y = panel.cells()
         everywhere = np.arange(len(self.noise))
@@ -88,8 +88,9 @@ class Together:
         root = _root(
             self.between(panel.points, panel.points, (row, channel), (row, channel)), np.exp(self.noise)[channel]
         )
-        own = own - across @ cho_solve((root, True), across.T)
-        return Normal(across @ cho_solve((root, True), y), 0.5 * (own + own.T))
+        known = solve_triangular(root, np.column_stack([across.T, y]), lower=True)
+        own = own - known[:, :-1].T @ known[:, :-1]
+        return Normal(known[:, :-1].T @ known[:, -1], 0.5 * (own + own.T))
 
     def between(self, a: Points, b: Points, one: Cells, other: Cells) -> Covariance:
         """The covariance between cells at some points and cells at others."""

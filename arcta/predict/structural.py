@@ -22,7 +22,7 @@ from .smooth import smoothing_times
 LOOKED_AT = 600  # observations of a channel
 TOGETHER = 900  # observations of all channels
 STRETCH = 400  # points that are drawn together
-PAIRS = 3  # of draws of the parameters
+MODELS, MOST_OF_ONE = 12, 6  # draws of the parameters: of all candidates together, of a single one
 BEYOND = 0.5  # of the data's range, by which a root or a logarithm may leave it
 
 
@@ -51,8 +51,8 @@ def _tell(
 ) -> _Told:  # fmt: skip
     points, x = seen
     y = candidate.scale.forth(x)
-    pairs = [candidate.model.draw_pair(rng) for _ in range(max(1, round(PAIRS * candidate.share)))]
-    models = [model for pair in pairs for model in pair]
+    few = int(np.clip(round(MODELS * candidate.share), 1, MOST_OF_ONE))
+    models = [model for _ in range(few) for model in candidate.model.draw_pair(rng)][:few]
     owner = np.sort(np.arange(count) % len(models))
     means, variances, draws = [], [], []
     for begin in range(0, len(asked.times), STRETCH):
