@@ -98,7 +98,8 @@ def test_derivatives_of_covariances_by_differences(name):
     extra = {"season": (Season(50.0, 3.3), [0.4, -0.3, -3.0]), "inputs": (Inputs(50.0), [-0.2, 0.3, 0.5])}
     component, θ = (COMPONENTS | extra)[name]
     θ, at = np.array(θ), points(TIMES, rng.standard_normal((5, 2)))
-    _, slopes = component.covariance(at, at, θ)
+    _, changes = component.covariance(at, at, θ)
+    slopes = changes()
     assert len(slopes) == len(component.prior) == len(θ)
     for k, slope in enumerate(slopes):
         h = 1e-5 * np.eye(len(θ))[k]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from jaxtyping import Float
 
 Covariance = Float[np.ndarray, "a b"]
 Values = Float[np.ndarray, " parameters"]
+Slopes = Callable[[], list[Covariance]]  # computed only if asked for: forecasts do without
 FREE = 9.0  # the variance of a level that nothing is known of
 
 
@@ -54,8 +56,8 @@ class Component(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
-        """Between the outputs at two sets of points, and its derivatives in the logarithms of the parameters, θ."""
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
+        """Between the outputs at two sets of points, and its derivatives in the logarithms of the parameters, θ, if called."""
 
 
 def _apart(a: Points, b: Points) -> Covariance:
@@ -67,14 +69,20 @@ def _both(a: Points, b: Points) -> Covariance:
     return np.minimum(a.times[:, None], b.times[None, :])
 
 
+def _cosine(a: Points, b: Points, rate: float) -> Covariance:
+    """cos(ω (a − b)), by the sums of angles: one sine for each time, not for each pair."""
+    x, y = rate * a.times, rate * b.times
+    return np.outer(np.cos(x), np.cos(y)) + np.outer(np.sin(x), np.sin(y))
+
+
 class Constant(Component):
     @property
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((0.0, 2.0),)
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         K = np.full((len(a.times), len(b.times)), np.exp(θ[0]))
-        return K, [K]
+        return K, lambda: [K]
 
 
 class Level(Component):
@@ -82,9 +90,9 @@ class Level(Component):
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((-3.0, 3.0),)
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         K = np.exp(θ[0]) * _both(a, b)
-        return K, [K]
+        return K, lambda: [K]
 
 
 class Slope(Component):
@@ -92,13 +100,13 @@ class Slope(Component):
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((-9.0, 4.0),)
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         s = _both(a, b)
         K = np.exp(θ[0]) * (s**3 / 3 + s**2 * _apart(a, b) / 2)
         free = (
             (6 / self.span) ** 2 * a.times[:, None] * b.times[None, :]
         )  # a slope from the start that nothing is known of
-        return K + free, [K]
+        return K + free, lambda: [K]
 
 
 class Damped(Component):
@@ -106,13 +114,13 @@ class Damped(Component):
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((-7.0, 3.0), (-2.5, 1.0))
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         v, r = np.exp(θ)
         x, y, both = r * a.times[:, None], r * b.times[None, :], r * _both(a, b)
         ex, ey, apart = np.exp(-x), np.exp(-y), np.abs(x - y)
         e = np.exp(-apart)
         K = v / r**2 * (2 * both - 1 + ex + ey - e)
-        return K, [K, v / r**2 * (2 * both - x * ex - y * ey + apart * e) - 2 * K]
+        return K, lambda: [K, v / r**2 * (2 * both - x * ex - y * ey + apart * e) - 2 * K]
 
 
 class Rough(Component):
@@ -120,10 +128,10 @@ class Rough(Component):
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((-2.0, 2.0), (-1.0, 1.5))
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         x = np.exp(θ[1]) * _apart(a, b)
         K = np.exp(θ[0] - x)
-        return K, [K, -x * K]
+        return K, lambda: [K, -x * K]
 
 
 class Smooth(Component):
@@ -131,10 +139,10 @@ class Smooth(Component):
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((-1.0, 2.0), (-1.0, 1.5))
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         x = np.exp(θ[1]) * _apart(a, b)
         e = np.exp(θ[0] - x)
-        return (1 + x) * e, [(1 + x) * e, -(x**2) * e]
+        return (1 + x) * e, lambda: [(1 + x) * e, -(x**2) * e]
 
 
 class Cycle(Component):
@@ -142,12 +150,12 @@ class Cycle(Component):
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((-2.0, 2.0), (-3.0, 1.5), (float(np.log(2 * np.pi / 10)), 0.7))
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         apart = _apart(a, b)
         x, ωτ = np.exp(θ[1]) * apart, np.exp(θ[2]) * apart
         e = np.exp(θ[0] - x)
-        K = e * np.cos(ωτ)
-        return K, [K, -x * K, -ωτ * e * np.sin(ωτ)]
+        K = e * _cosine(a, b, float(np.exp(θ[2])))
+        return K, lambda: [K, -x * K, -ωτ * e * np.sin(ωτ)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,12 +171,12 @@ class Season(Component):
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((-1.0, 2.0), (0.0, 1.0), (float(-np.log(self.span)) - 1.0, 1.5))
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         apart = _apart(a, b)
         x = np.exp(θ[2]) * apart
-        bend = 2 * np.sin(np.pi * apart / self.period) ** 2 * np.exp(-2 * θ[1])
+        bend = (1 - _cosine(a, b, 2 * np.pi / self.period)) * np.exp(-2 * θ[1])
         K = np.exp(θ[0] - bend - x)
-        return K, [K, 2 * bend * K, -x * K]
+        return K, lambda: [K, 2 * bend * K, -x * K]
 
 
 class Inputs(Component):
@@ -176,9 +184,9 @@ class Inputs(Component):
     def prior(self) -> tuple[tuple[float, float], ...]:
         return ((-2.0, 2.0), (-3.0, 2.0), (1.0, 1.0))
 
-    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points, θ: Values) -> tuple[Covariance, Slopes]:
         linear = np.exp(θ[0]) * (a.inputs @ b.inputs.T)
         squares = np.sum((a.inputs[:, None, :] - b.inputs[None, :, :]) ** 2, axis=2)
         far = 0.5 * squares * np.exp(-2 * θ[2])
         bent = np.exp(θ[1] - far)
-        return linear + bent, [linear, bent, 2 * far * bent]
+        return linear + bent, lambda: [linear, bent, 2 * far * bent]

@@ -4,12 +4,12 @@ other points. Dense algebra: exact, whatever the times, gaps and missing values.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-from .components import FREE, Component, Covariance, Points
+from .components import FREE, Component, Covariance, Points, Slopes
 
 NOISE_PRIOR = (-3.0, 3.0)
 JITTER = 1e-8
@@ -47,15 +47,15 @@ class LinearModel:
         away = self.root @ np.clip(rng.standard_normal(len(self.θ)), -FURTHEST, FURTHEST)
         return dataclasses.replace(self, θ=self.θ + away), dataclasses.replace(self, θ=self.θ - away)
 
-    def covariance(self, a: Points, b: Points) -> tuple[Covariance, list[Covariance]]:
+    def covariance(self, a: Points, b: Points) -> tuple[Covariance, Slopes]:
         """Of the signal, and its derivatives."""
         total, slopes, at = np.full((len(a.times), len(b.times)), FREE), [], 1
         for component in self.components:
             count = len(component.prior)
             K, changes = component.covariance(a, b, self.θ[at : at + count])
             total, at = total + K, at + count
-            slopes += changes
-        return total, slopes
+            slopes.append(changes)
+        return total, lambda: [slope for changes in slopes for slope in changes()]
 
     def parts_given(self, seen: Piece, asked: Points) -> list[Float[np.ndarray, " asked"]]:
         """The mean of each component at the points asked for, after some observations; the unknown constant is the first's."""
@@ -75,16 +75,25 @@ class LinearModel:
 
     def given(self, seen: Piece, asked: Points) -> Normal:
         """The signal at the points asked for, after some observations."""
+        return self.after(seen)(asked)
+
+    def after(self, seen: Piece) -> Callable[[Points], Normal]:
+        """What is known of the signal at any points, after some observations."""
         from scipy.linalg import solve_triangular
 
         points, y = seen
-        start = points.times[0] - 1 if len(y) else asked.times[0]
-        points, asked = points.since(start), asked.since(start)
-        across = self.covariance(asked, points)[0]
+        start = points.times[0] - 1 if len(y) else 0.0
+        points = points.since(start)
         root = _root(self.covariance(points, points)[0], self.noise)
-        known = solve_triangular(root, np.column_stack([across.T, y]), lower=True)
-        own = self.covariance(asked, asked)[0] - known[:, :-1].T @ known[:, :-1]
-        return Normal(known[:, :-1].T @ known[:, -1], 0.5 * (own + own.T))
+        news = solve_triangular(root, y, lower=True)
+
+        def at(asked: Points) -> Normal:
+            asked = asked.since(start)
+            across = solve_triangular(root, self.covariance(points, asked)[0], lower=True)
+            own = self.covariance(asked, asked)[0] - across.T @ across
+            return Normal(across.T @ news, 0.5 * (own + own.T))
+
+        return at
 
 
 def _root(K: Covariance, noise: float) -> Covariance:
@@ -105,7 +114,7 @@ def evidence(model: LinearModel, piece: Piece) -> tuple[float, Float[np.ndarray,
     α, inverse = cho_solve((root, True), y), cho_solve((root, True), np.eye(len(y)))
     value = -0.5 * float(y @ α) - float(np.sum(np.log(np.diag(root)))) - 0.5 * len(y) * np.log(2 * np.pi)
     pull = np.outer(α, α) - inverse
-    return value, np.array([0.5 * model.noise * np.trace(pull), *(0.5 * np.sum(pull * slope) for slope in slopes)])
+    return value, np.array([0.5 * model.noise * np.trace(pull), *(0.5 * np.sum(pull * slope) for slope in slopes())])
 
 
 class _Posterior:

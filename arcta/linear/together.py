@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .components import Component, Constant, Covariance, Inputs, Points, Rough, Season, Smooth
+from .components import Component, Constant, Covariance, Inputs, Points, Rough, Season, Slopes, Smooth
 from .learn import Normal
 
 JITTER = 1e-6
@@ -53,14 +53,15 @@ class Together:
     noise: Float[np.ndarray, " channels"]
     evidence: float = -np.inf
 
-    def over_time(self, a: Points, b: Points) -> tuple[list[Covariance], list[list[Covariance]]]:
-        """The covariance of each component between two sets of points, and its derivatives in that component's θ."""
+    def over_time(self, a: Points, b: Points) -> tuple[list[Covariance], list[Slopes]]:
+        """The covariance of each component between two sets of points, and its derivatives in the logarithms of all its
+        parameters, the variance first."""
         kernels, slopes, at = [], [], 0
         for component in self.components:
             count = len(component.prior) - 1
             K, changes = component.covariance(a, b, np.concatenate([[0.0], self.θ[at : at + count]]))
             kernels.append(K)
-            slopes.append(changes[1:])
+            slopes.append(changes)
             at += count
         return kernels, slopes
 
@@ -122,9 +123,10 @@ def likelihood(model: Together, panel: Panel) -> tuple[float, Together]:
     loadings, θ = np.empty_like(model.loadings), []
     for j, (k, B) in enumerate(zip(kernels, shared, strict=True)):
         loadings[j] = 2 * (member.T @ (pull * k[np.ix_(row, row)]) @ member) @ model.loadings[j]
-        if changes[j]:
+        others = changes[j]()[1:]
+        if others:
             weighted = pull * B[np.ix_(channel, channel)]
-            θ += [np.sum(weighted * change[np.ix_(row, row)]) for change in changes[j]]
+            θ += [np.sum(weighted * change[np.ix_(row, row)]) for change in others]
     return value, Together(model.components, np.array(θ), loadings, member.T @ (np.diag(pull) * noise))
 
 

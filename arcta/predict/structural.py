@@ -40,9 +40,13 @@ class _Told:
 
 
 def _draw(normal: Normal, count: int, rng: np.random.Generator) -> Float[np.ndarray, "samples n"]:
-    values, vectors = np.linalg.eigh(normal.covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    return normal.mean + rng.standard_normal((count, len(values))) @ root.T
+    K = normal.covariance
+    try:
+        root = np.linalg.cholesky(K + 1e-9 * (1 + np.trace(K) / len(K)) * np.eye(len(K)))
+    except np.linalg.LinAlgError:  # times that coincide, or a signal known exactly
+        values, vectors = np.linalg.eigh(K)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return normal.mean + rng.standard_normal((count, len(K))) @ root.T
 
 
 def _tell(
@@ -55,11 +59,15 @@ def _tell(
     models = [model for _ in range(few) for model in candidate.model.draw_pair(rng)][:few]
     owner = np.sort(np.arange(count) % len(models))
     means, variances, draws = [], [], []
+    before, near = [], np.zeros(0, int)
     for begin in range(0, len(asked.times), STRETCH):
         part = Points(asked.times[begin : begin + STRETCH], asked.inputs[begin : begin + STRETCH])
-        near = _around(points.times, part.times, structure.longest)
-        data = (Points(points.times[near], points.inputs[near]), y[near])
-        normals = [model.given(data, part) for model in models]
+        wanted = _around(points.times, part.times, structure.longest)
+        if not before or not np.array_equal(wanted, near):  # ahead of the data it is the same for all stretches
+            near = wanted
+            data = (Points(points.times[near], points.inputs[near]), y[near])
+            before = [model.after(data) for model in models]
+        normals = [known(part) for known in before]
         means.append(np.stack([normal.mean for normal in normals]))
         variances.append(np.stack([np.maximum(np.diag(normal.covariance), 0.0) for normal in normals]))
         draws.append(np.concatenate([_draw(normal, int((owner == k).sum()), rng) for k, normal in enumerate(normals)]))
