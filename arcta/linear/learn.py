@@ -91,7 +91,7 @@ class LinearModel:
             asked = asked.since(start)
             across = solve_triangular(root, self.covariance(points, asked)[0], lower=True)
             own = self.covariance(asked, asked)[0] - across.T @ across
-            return Normal(across.T @ news, 0.5 * (own + own.T))
+            return Normal(across.T @ news, own)
 
         return at
 

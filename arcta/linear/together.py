@@ -114,18 +114,19 @@ def likelihood(model: Together, panel: Panel) -> tuple[float, Together]:
 
     row, channel, y = panel.cells()
     kernels, changes = model.over_time(panel.points, panel.points)
-    shared, noise = model.shared, np.exp(model.noise)[channel]
-    root = _root(model.between(panel.points, panel.points, (row, channel), (row, channel)), noise)
+    kernels, noise = [k[np.ix_(row, row)] for k in kernels], np.exp(model.noise)[channel]
+    shared = [B[np.ix_(channel, channel)] for B in model.shared]
+    root = _root(functools.reduce(np.add, (k * B for k, B in zip(kernels, shared, strict=True))), noise)
     α, inverse = cho_solve((root, True), y), cho_solve((root, True), np.eye(len(y)))
     value = -0.5 * float(y @ α) - float(np.sum(np.log(np.diag(root)))) - 0.5 * len(y) * np.log(2 * np.pi)
     pull = 0.5 * (np.outer(α, α) - inverse)
     member = np.eye(len(model.noise))[channel]
     loadings, θ = np.empty_like(model.loadings), []
     for j, (k, B) in enumerate(zip(kernels, shared, strict=True)):
-        loadings[j] = 2 * (member.T @ (pull * k[np.ix_(row, row)]) @ member) @ model.loadings[j]
+        loadings[j] = 2 * (member.T @ (pull * k) @ member) @ model.loadings[j]
         others = changes[j]()[1:]
         if others:
-            weighted = pull * B[np.ix_(channel, channel)]
+            weighted = pull * B
             θ += [np.sum(weighted * change[np.ix_(row, row)]) for change in others]
     return value, Together(model.components, np.array(θ), loadings, member.T @ (np.diag(pull) * noise))
 

@@ -3,7 +3,8 @@
 Both are bounds on, or values of, log p(data) per observation in the data's units: the latent SDE's is its ELBO with the KL of its
 parameters, the structure's its marginal likelihood less a nat for each parameter. Where the first does not explain the data better,
 a trend and a season will forecast it better. Where it does, it must also forecast: evidence is about the next observation, which
-channels that go together tell each other; so both forecast parts of the training data, and the one that is behind is not used.
+channels that go together tell each other; so both forecast parts of the training data, and the one that is behind is not used for
+forecasts. Smoothing is by the better evidence alone.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:
     chosen = spec.structure == "linear" or _margin(fit, structure, data) > 0
     chosen = chosen or (_comparable(fit) and _forecasts_worse(fit, structure, max(data, key=len)))
     told = {"structure": mean_evidence(structure, data), "latent SDE": _bound(fit, data)}
-    inside = chosen
-    if structure.together is not None and _comparable(fit):
+    if structure.together is not None:
         told["channels together"] = structure.together.evidence
-        inside = spec.structure == "linear" or structure.together.evidence > told["latent SDE"]
+    # An observation among its neighbours is what evidence is about: it alone decides who smooths.
+    best = max(told, key=lambda name: told[name])
+    inside = spec.structure == "linear" or (_comparable(fit) and best != "latent SDE")
     return dataclasses.replace(
         fit,
         structure=structure,
