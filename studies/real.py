@@ -387,6 +387,21 @@ def summary_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
+def filled_of(hidden: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """By file: the errors of imputation and ours over the best; and means of that."""
+    filled = [
+        {"file": row["file"], "half": row["half"], "hidden": "blocks" if row["blocks"] else "entries", **row["rmse"],
+         "arcta / best": row["rmse"]["arcta"] / np.nanmin([v for n, v in row["rmse"].items() if n != "arcta" and v is not None])}
+        for row in hidden
+    ]  # fmt: skip
+    over = [
+        {"half": half, "hidden": kind, "arcta / best": geometric(part, "arcta / best")}
+        for half in ("development", "test") for kind in ("entries", "blocks")
+        if (part := [row for row in filled if (row["half"], row["hidden"]) == (half, kind)])
+    ]  # fmt: skip
+    return filled, over
+
+
 def geometric(rows: list[dict[str, Any]], name: str) -> float:
     return float(np.exp(np.mean([np.log(row[name]) for row in rows])))
 
@@ -436,16 +451,7 @@ def run(study: Study) -> None:
         return
     jobs = [{"file": n, "blocks": blocks} for n in names for blocks in (False, True)]
     hidden = study.measure(jobs, functools.partial(impute_file, folder, training), {**settings, "of": "imputation"})
-    filled = [
-        {"file": row["file"], "half": row["half"], "hidden": "blocks" if row["blocks"] else "entries", **row["rmse"],
-         "arcta / best": row["rmse"]["arcta"] / np.nanmin([v for n, v in row["rmse"].items() if n != "arcta" and v is not None])}
-        for row in hidden
-    ]  # fmt: skip
-    over = [
-        {"half": half, "hidden": kind, "arcta / best": geometric(part, "arcta / best")}
-        for half in ("development", "test") for kind in ("entries", "blocks")
-        if (part := [row for row in filled if (row["half"], row["hidden"]) == (half, kind)])
-    ]  # fmt: skip
+    filled, over = filled_of(hidden)
     tasks = study.measure(
         [{"task": t} for t in ("air quality", "ETTh1", "ETTh2")],
         functools.partial(public_task, folder, training),

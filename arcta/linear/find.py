@@ -25,6 +25,7 @@ SUMS = (
 )  # fmt: skip
 FIRST = 2  # sums that the scale is chosen with
 LEARNED_FROM = 256  # observations of a channel
+MOST_SERIES = 64  # however short they are
 LONG = 4 * LEARNED_FROM  # from there on the whole past is looked at too:
 EARLIER, LAST_OF_ALL, IN_AN_EARLIER = 5, 200, 64  # up to so many moments, up to the last, up to each of the others
 STRETCH = 128  # observations in a row, on which the evidence is compared with that of other models
@@ -120,7 +121,7 @@ def _best(observed: _Channel) -> tuple[Candidate, ...]:
 def _affordable(counts: Sequence[int]) -> list[int]:
     """The series to learn a channel from: the longest, as many as cost no more than a single one that is long; none if there are
     too few observations in all."""
-    order = [int(i) for i in np.argsort(counts)[::-1] if counts[i] > 1]
+    order = [int(i) for i in np.argsort(counts)[::-1][:MOST_SERIES] if counts[i] > 1]
     kept = [i for k, i in enumerate(order) if k < 4 or (k + 1) * counts[i] ** 3 <= LEARNED_FROM**3]
     return kept if sum(counts[i] for i in kept) >= FEWEST else []
 
@@ -183,17 +184,17 @@ def _find_together(structure: Structure, data: Sequence[Series]) -> Together | N
     if not 2 <= channels <= MOST_TOGETHER:
         return None
     tiles = _tiles(data)
-    panels = [panel_of(structure, data[i], rows) for i, rows in tiles]
-    span = max(float(panel.points.times[-1] - panel.points.times[0]) for panel in panels)
-    first = together.start(span, _returning(structure, span), panels[0].points.inputs.shape[1], panels)
-    mean = float(np.mean([panel.seen.sum() for panel in panels]))
-    if mean * len(tiles) < first.size:
+    span = max(float(data[i].times[rows[-1]] - data[i].times[rows[0]]) for i, rows in tiles) / structure.step
+    components = together.components_for(span, _returning(structure, span), len(data[0].input_names))
+    size, total = together.size_of(components, channels), sum(int(item.mask.sum()) for item in data)
+    if total < size:
         return None
-    chosen = np.unique(np.linspace(0, len(tiles) - 1, int(np.ceil(FOR_EACH * first.size / mean))).astype(int))
-    learned = together.learn(first, [panels[k] for k in chosen])
+    count = int(np.ceil(FOR_EACH * size / total * len(tiles)))
+    chosen = [tiles[k] for k in np.unique(np.linspace(0, len(tiles) - 1, count).astype(int))]
+    learned = together.learn(components, [panel_of(structure, data[i], rows) for i, rows in chosen])
     slopes = [
         scale.log_slope(data[i].values[rows, c][data[i].mask[rows, c]])
-        for i, rows in [tiles[k] for k in chosen]
+        for i, rows in chosen
         for c, scale in enumerate(structure.scales)
     ]
     return dataclasses.replace(learned, evidence=learned.evidence + float(np.mean(np.concatenate(slopes))))

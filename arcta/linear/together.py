@@ -17,13 +17,7 @@ from .learn import Normal
 JITTER = 1e-6
 STEPS = 60  # of the optimiser
 NOISE_PRIOR = (-4.0, 3.0)
-RATES = (
-    (Rough, 0.0),
-    (Smooth, -1.5),
-    (Rough, -4.0),
-)  # what is fast, what is smooth, what is slow: where learning starts
-
-
+RATES = ((Rough, 0.0), (Smooth, -1.5), (Rough, -4.0))  # fast, smooth, slow: where learning starts
 Cells = tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]  # row and channel of each
 
 
@@ -64,11 +58,6 @@ class Together:
             slopes.append(changes)
             at += count
         return kernels, slopes
-
-    @property
-    def size(self) -> int:
-        """Of all its parameters."""
-        return self.θ.size + self.loadings.size + self.noise.size
 
     @property
     def shared(self) -> Float[np.ndarray, "components channels channels"]:
@@ -131,22 +120,24 @@ def likelihood(model: Together, panel: Panel) -> tuple[float, Together]:
     return value, Together(model.components, np.array(θ), loadings, member.T @ (np.diag(pull) * noise))
 
 
-def start(span: float, periods: Sequence[float], inputs: int, panels: Sequence[Panel]) -> Together:
-    """The model before learning: every component shares what the channels' covariance says, in equal parts."""
-    components: list[Component] = [Constant(span), *(kind(span) for kind, _ in RATES)]
+def components_for(span: float, periods: Sequence[float], inputs: int) -> tuple[Component, ...]:
+    """A constant, something fast, something smooth, something slow, and the seasons and inputs there are."""
+    always = [Constant(span), *(kind(span) for kind, _ in RATES)]
+    return (*always, *(Season(span, period) for period in periods), *([Inputs(span)] if inputs else []))
+
+
+def size_of(components: Sequence[Component], channels: int) -> int:
+    """How many parameters there are to learn."""
+    return sum(len(component.prior) - 1 for component in components) + len(components) * channels**2 + channels
+
+
+def _start(components: tuple[Component, ...], panels: Sequence[Panel]) -> Together:
+    """Before learning: every component shares what the channels' covariance says, in equal parts."""
     θ = [rate for _, rate in RATES]
-    for period in periods:
-        components.append(Season(span, period))
-        θ += [mean for mean, _ in components[-1].prior[1:]]
-    if inputs:
-        components.append(Inputs(span))
-        θ += [mean for mean, _ in components[-1].prior[1:]]
+    θ += [mean for component in components[1 + len(RATES) :] for mean, _ in component.prior[1:]]
     values, vectors = np.linalg.eigh(_covariance_of_channels(panels))
     root = vectors * np.sqrt(np.maximum(values, 1e-3) / len(components))
-    channels = panels[0].values.shape[1]
-    return Together(
-        tuple(components), np.array(θ), np.stack([root] * len(components)), np.full(channels, NOISE_PRIOR[0])
-    )
+    return Together(components, np.array(θ), np.stack([root] * len(components)), np.full(len(root), NOISE_PRIOR[0]))
 
 
 def _covariance_of_channels(panels: Sequence[Panel]) -> Float[np.ndarray, "channels channels"]:
@@ -156,12 +147,13 @@ def _covariance_of_channels(panels: Sequence[Panel]) -> Float[np.ndarray, "chann
     return (values.T @ values) / np.maximum(seen.T @ seen, 1.0)
 
 
-def learn(model: Together, panels: Sequence[Panel], steps: int = STEPS) -> Together:
+def learn(components: tuple[Component, ...], panels: Sequence[Panel]) -> Together:
     """The most probable parameters given all panels."""
     from scipy.linalg import LinAlgError
     from scipy.optimize import minimize
 
-    components, shape, channels = model.components, model.loadings.shape, len(model.noise)
+    model = _start(components, panels)
+    shape, channels = model.loadings.shape, len(model.noise)
     prior = np.array([pair for component in components for pair in component.prior[1:]]).reshape(-1, 2)
     centre = np.concatenate([prior[:, 0], np.zeros(model.loadings.size), np.full(channels, NOISE_PRIOR[0])])
     # All elements of L together give every channel a variance of about one; each may be twice as large as that needs.
@@ -186,5 +178,5 @@ def learn(model: Together, panels: Sequence[Panel], steps: int = STEPS) -> Toget
         return (0.5 * float(away @ away) - value) / observations, (away / spread - slope) / observations
 
     bounds = list(zip(centre - 5 * spread, centre + 5 * spread, strict=True))
-    best = minimize(loss, pack(model), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+    best = minimize(loss, pack(model), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
     return dataclasses.replace(unpack(best.x), evidence=-float(best.fun) - len(best.x) / observations)
