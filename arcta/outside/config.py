@@ -13,7 +13,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,17 @@ def _checked(section: str, name: str, value: Any, where: str) -> Any:
 
 
 def _convertible(hint: Any) -> Any:
-    """`hint` with a mapping of names in place of what a file cannot hold (modules, functions)."""
+    """`hint` with lists as tuples, and a mapping of names in place of what a file cannot hold (modules, functions)."""
     several = typing.get_origin(hint) in (types.UnionType, typing.Union)
     options = typing.get_args(hint) if several else (hint,)
-    held = tuple(o if (typing.get_origin(o) or o) in HELD else dict[str, str] for o in options)
-    return typing.Union[held]  # noqa: UP007
+    return typing.Union[tuple(_held(option) for option in options)]  # noqa: UP007
+
+
+def _held(option: Any) -> Any:
+    origin = typing.get_origin(option) or option
+    if origin is Sequence:
+        return tuple[(*typing.get_args(option), ...)]
+    return option if origin in HELD else dict[str, str]
 
 
 def load_configuration(path: str | Path) -> Configuration:

@@ -23,7 +23,7 @@ LOOKED_AT = 600  # observations of a channel
 TOGETHER = 900  # observations of all channels
 STRETCH = 240  # points that are drawn together
 MODELS, MOST_OF_ONE = 12, 6  # draws of the parameters: of all candidates together, of a single one
-BEYOND = 0.5  # of the data's range, by which a root or a logarithm may leave it
+BEYOND = 0.2  # of the data's range, by which a root or a logarithm may leave it
 
 
 @dataclasses.dataclass(frozen=True)

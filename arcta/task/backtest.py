@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from ..data.seasons import find_seasons
 from ..data.series import Series, as_list, typical_step
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MODEL = "latent SDE"
 Entries = dict[str, np.ndarray]
 SLACK = 1.05
+SCORED = 400  # rows of a horizon, at most
 
 
 def gaussian_scores(
@@ -72,26 +73,31 @@ class Backtest:
         return bool(self.table.loc[MODEL, "rmse"] < self.table.loc[self.best_naive, "rmse"])
 
     def usable(self) -> dict[str, float]:
-        """How far each channel's forecast is to be used: to the end of the last quarter of the horizon up to which no simpler one
-        is better; a rival picked from several after the fact may be better by a few percent by chance."""
+        """How far each channel's forecast is to be used: to the end of the last quarter of the horizon in which, and up to which,
+        no simpler one is better; a rival picked from several after the fact may be better by a few percent by chance."""
         found = {}
         for i, channel in enumerate(self.by_channel):
-            rival, last = self._rival(channel), 0
-            for part in range(4):
-                ours, theirs = (self._error(name, i, part) for name in (MODEL, rival))
-                if ours > (1.0 if rival in NAIVE else SLACK) * theirs:
-                    break
-                last = part + 1
-            found[channel] = last / 4 * self.horizon
+            rival = self._rival(channel)
+            slack = 1.0 if rival in NAIVE else SLACK
+            good = [
+                end
+                for end in (0.25, 0.5, 0.75, 1.0)
+                if all(
+                    self._error(MODEL, i, begin, end) <= slack * self._error(rival, i, begin, end)
+                    for begin in (0.0, end - 0.25)
+                )
+            ]
+            found[channel] = max(good, default=0.0) * self.horizon
         return found
 
     def _rival(self, channel: str) -> str:
         return str(self.by_channel[channel].drop(index=MODEL).idxmin())
 
-    def _error(self, name: str, channel: int, part: int) -> float:
+    def _error(self, name: str, channel: int, begin: float, end: float) -> float:
+        """Over a part of the horizon; NaN, which is never good, where nothing was observed in it."""
         entry = self.entries[name]
-        here = (entry["channel"] == channel) & (np.minimum((entry["lead"] * 4).astype(int), 3) == part)
-        return float(np.sqrt(np.mean(entry["squared_error"][here]))) if here.any() else 0.0
+        here = (entry["channel"] == channel) & (entry["lead"] > begin) & (entry["lead"] <= end * (1 + 1e-9))
+        return _rmse(entry["squared_error"][here])
 
     def verdicts(self) -> dict[str, str]:
         """For each channel, in its units: use the forecast, up to where, or what to use instead."""
@@ -164,7 +170,7 @@ def backtest(
 
     - `data`: whole series, the training part included; `start`: the end of the training part, where the first origin lies
       (default: 80 % of each series' span). The baselines are fitted on what lies before it.
-    - `horizon`: how far each forecast goes, in the data's unit of time.
+    - `horizon`: how far each forecast goes, in the data's unit of time. Of more than 400 rows in it, 400 spread over it are scored.
     - `refit`: a function from the series up to an origin to a new `Fit`, if the model should be trained anew at each.
 
         >>> import arcta
@@ -192,7 +198,7 @@ def backtest(
     for i, (item, first) in enumerate(usable[: max(num_origins, 1)]):
         for j, origin in enumerate(choose_origins(item, first, horizon, per_series)):
             context = item.at_rows(item.times <= origin)
-            after = item.at_rows((item.times > origin) & (item.times <= origin + horizon))
+            after = item.at_rows(_some(np.flatnonzero((item.times > origin) & (item.times <= origin + horizon)), item))
             known = after.inputs if after.input_names else None
             used = fit if refit is None else refit([context])
             k = jax.random.fold_in(as_key(key), 1000 * i + j)
@@ -226,6 +232,19 @@ def _rivals(before: Sequence[Series], fit: Fit, wanted: Sequence[str] | None) ->
         if wanted is None or name in wanted
     }
     return {name: forecaster for name, forecaster in made.items() if forecaster is not None}
+
+
+def _some(rows: Int[np.ndarray, " n"], item: Series) -> Int[np.ndarray, " m"]:
+    """Up to `SCORED` of the rows, one at random from each of as many equal parts, so that none of a season's phases is preferred.
+
+    Neighbours of a long horizon have nearly the same error: scoring them all costs time and tells little. All are kept where there
+    are known inputs, which a model needs at every row.
+    """
+    if len(rows) <= SCORED or item.input_names:
+        return rows
+    width = len(rows) / SCORED
+    picks = (np.arange(SCORED) + np.random.default_rng(0).random(SCORED)) * width
+    return rows[np.unique(picks.astype(int))]
 
 
 def _ranks(ahead: Prediction, after: Series) -> np.ndarray:

@@ -70,13 +70,26 @@ class Settings:
         Words, Parameter(name="--set", help="Any setting, e.g. model.rotation=false training.steps=500.")
     ] = None
     steps: Annotated[int | None, Parameter(help="Training steps.")] = None
+    season: Annotated[
+        Words, Parameter(help="Periods in the data's unit of time, or 'none' (default: those that are found).")
+    ] = None
 
     def configuration(self, changes: dict[str, object]) -> Configuration:
         """The configuration of the file, with what is said on the line; settings that are None were not given."""
         base = load_configuration(self.config) if self.config is not None else Configuration()
-        changes = changes | {"training.steps": self.steps}
+        changes = changes | {"training.steps": self.steps, "model.season": self._periods()}
         given = {name: value for name, value in changes.items() if value is not None}
         return base.replace(given, "command line").replace(parse_settings(self.set_ or ()), "--set")
+
+    def _periods(self) -> list[float] | None:
+        """As `model.season` has them; None if nothing was said."""
+        if self.season is None or self.season == ["none"]:
+            return None if self.season is None else []
+        try:
+            return [float(word) for word in self.season]
+        except ValueError:
+            said = " ".join(self.season)
+            raise ValueError(f"--season needs periods, or none; got '{said}'. Write e.g. --season 12.") from None
 
 
 @Parameter(name="*")
