@@ -13,7 +13,7 @@ from scipy.linalg import expm
 
 import arcta
 from arcta.data.seasons import Season as Period
-from arcta.linear.components import FREE, Cycle, Damped, Inputs, Level, Points, Rough, Season, Slope, Smooth
+from arcta.linear.components import FREE, Cycle, Damped, Inputs, Level, Pairs, Points, Rough, Season, Slope, Smooth
 from arcta.linear.find import find_structure
 from arcta.linear.learn import LinearModel, conclude, evidence, learn, start
 from arcta.linear.scales import Scale
@@ -77,7 +77,7 @@ COMPONENTS = {
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_a_components_covariance_is_that_of_its_sde(name):
     component, θ = COMPONENTS[name]
-    ours, _ = component.covariance(points(TIMES), points(TIMES), np.array(θ))
+    ours, _ = component.covariance(Pairs(points(TIMES), points(TIMES)), np.array(θ))
     np.testing.assert_allclose(ours, covariance_of_sde(*sde_of(name, np.array(θ)), TIMES), rtol=1e-6, atol=1e-12)
 
 
@@ -86,7 +86,7 @@ def test_a_season_is_a_sum_of_damped_turning_pairs():
     from scipy.special import ive
 
     θ, τ = np.array([0.4, -0.3, -3.0]), TIMES[:, None] - TIMES[None, :]
-    ours, _ = Season(50.0, 3.3).covariance(points(TIMES), points(TIMES), θ)
+    ours, _ = Season(50.0, 3.3).covariance(Pairs(points(TIMES), points(TIMES)), θ)
     x = np.exp(-2 * θ[1])
     pairs = sum((2 - (k == 0)) * ive(k, x) * np.cos(2 * np.pi * k * τ / 3.3) for k in range(40))
     np.testing.assert_allclose(ours, np.exp(θ[0] - np.exp(θ[2]) * np.abs(τ)) * pairs, rtol=1e-8)
@@ -98,12 +98,12 @@ def test_derivatives_of_covariances_by_differences(name):
     extra = {"season": (Season(50.0, 3.3), [0.4, -0.3, -3.0]), "inputs": (Inputs(50.0), [-0.2, 0.3, 0.5])}
     component, θ = (COMPONENTS | extra)[name]
     θ, at = np.array(θ), points(TIMES, rng.standard_normal((5, 2)))
-    _, changes = component.covariance(at, at, θ)
+    _, changes = component.covariance(Pairs(at, at), θ)
     slopes = changes()
     assert len(slopes) == len(component.prior) == len(θ)
     for k, slope in enumerate(slopes):
         h = 1e-5 * np.eye(len(θ))[k]
-        up, down = (component.covariance(at, at, θ + s * h)[0] for s in (1, -1))
+        up, down = (component.covariance(Pairs(at, at), θ + s * h)[0] for s in (1, -1))
         np.testing.assert_allclose(slope, (up - down) / 2e-5, atol=1e-7)
 
 

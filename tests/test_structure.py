@@ -13,7 +13,7 @@ from arcta.parts import decoders, encoders, likelihoods, posterior, sde
 
 PACKAGE = Path(arcta.__file__).parent
 ORDER = """
-runtime.compile runtime.host runtime.sums runtime.activations runtime.random runtime.small
+runtime.compile runtime.threads runtime.host runtime.sums runtime.activations runtime.random runtime.small
 data.calendar data.series data.readers.source data.readers.columns data.readers.text data.readers.tables
 data.readers.arrays data.read data.seasons data.scaling data.windows data.batches data.store data.datasets
 linear.components linear.scales linear.learn linear.together linear.structure linear.find

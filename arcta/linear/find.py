@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from ..data.seasons import Season as Period
 from ..data.series import Series, typical_step
+from ..runtime.threads import on_one_thread
 from . import together
 from .components import Component, Inputs, Points, Season
 from .learn import LinearModel, Piece, conclude, evidence, learn, start
@@ -35,11 +36,12 @@ TEMPER = 0.2  # evidence is about the next observation; further ahead, candidate
 UNDECIDED = 1.0  # nats between scales: then both take part
 FEWEST = 12  # observations of a channel, below which there is nothing to choose by
 MOST_TOGETHER = 16  # channels; what more of them share grows with the square
-IN_A_PANEL = 400  # observations of all channels
+IN_A_PANEL, CELLS = 400, 1200  # observations of all channels, and at most so many that might have been made
 FOR_EACH = 20  # observations for each parameter of what the channels share
 RETURNS = 1.9  # periods that must be seen of a season
 
 
+@on_one_thread
 def find_structure(data: Sequence[Series], periods: Sequence[Period]) -> Structure:
     """The structure of every channel, and of all together."""
     inputs = np.concatenate([item.inputs for item in data])
@@ -204,7 +206,7 @@ def _tiles(data: Sequence[Series]) -> list[tuple[int, Int[np.ndarray, " rows"]]]
     """Stretches of rows that cover the data, each with the series it is of."""
     observed = [np.flatnonzero(item.mask.any(axis=1)) for item in data]
     in_a_row = sum(int(item.mask.sum()) for item in data) / sum(len(rows) for rows in observed)
-    length = int(np.ceil(IN_A_PANEL / in_a_row))
+    length = int(np.ceil(min(IN_A_PANEL / in_a_row, CELLS / len(data[0].channels))))
     return [
         (i, rows[at : at + length])
         for i, rows in enumerate(observed)

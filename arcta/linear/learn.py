@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from .components import FREE, Component, Covariance, Points, Slopes
+from .components import FREE, Component, Covariance, Pairs, Points, Slopes
 
 NOISE_PRIOR = (-3.0, 3.0)
 JITTER = 1e-8
@@ -47,13 +47,14 @@ class LinearModel:
         away = self.root @ np.clip(rng.standard_normal(len(self.θ)), -FURTHEST, FURTHEST)
         return dataclasses.replace(self, θ=self.θ + away), dataclasses.replace(self, θ=self.θ - away)
 
-    def covariance(self, a: Points, b: Points) -> tuple[Covariance, Slopes]:
+    def covariance(self, pairs: Pairs) -> tuple[Covariance, Slopes]:
         """Of the signal, and its derivatives."""
-        total, slopes, at = np.full((len(a.times), len(b.times)), FREE), [], 1
+        total, slopes, at = np.full((len(pairs.a.times), len(pairs.b.times)), FREE), [], 1
         for component in self.components:
             count = len(component.prior)
-            K, changes = component.covariance(a, b, self.θ[at : at + count])
-            total, at = total + K, at + count
+            K, changes = component.covariance(pairs, self.θ[at : at + count])
+            total += K
+            at += count
             slopes.append(changes)
         return total, lambda: [slope for changes in slopes for slope in changes()]
 
@@ -64,11 +65,11 @@ class LinearModel:
         points, y = seen
         start = points.times[0] - 1
         points, asked = points.since(start), asked.since(start)
-        α = cho_solve((_root(self.covariance(points, points)[0], self.noise), True), y)
-        means, at = [], 1
+        α = cho_solve((_root(self.covariance(Pairs(points, points))[0], self.noise), True), y)
+        means, at, across = [], 1, Pairs(asked, points)
         for component in self.components:
             count = len(component.prior)
-            means.append(component.covariance(asked, points, self.θ[at : at + count])[0] @ α)
+            means.append(component.covariance(across, self.θ[at : at + count])[0] @ α)
             at += count
         means[0] = means[0] + FREE * np.sum(α)
         return means
@@ -84,13 +85,13 @@ class LinearModel:
         points, y = seen
         start = points.times[0] - 1 if len(y) else 0.0
         points = points.since(start)
-        root = _root(self.covariance(points, points)[0], self.noise)
+        root = _root(self.covariance(Pairs(points, points))[0], self.noise)
         news = solve_triangular(root, y, lower=True)
 
         def at(asked: Points) -> Normal:
             asked = asked.since(start)
-            across = solve_triangular(root, self.covariance(points, asked)[0], lower=True)
-            own = self.covariance(asked, asked)[0] - across.T @ across
+            across = solve_triangular(root, self.covariance(Pairs(points, asked))[0], lower=True)
+            own = self.covariance(Pairs(asked, asked))[0] - across.T @ across
             return Normal(across.T @ news, own)
 
         return at
@@ -103,25 +104,41 @@ def _root(K: Covariance, noise: float) -> Covariance:
     return cholesky(whole, lower=True)
 
 
+def invert(root: Covariance) -> Covariance:
+    """(R Rᵀ)⁻¹, R lower triangular."""
+    from scipy.linalg import get_lapack_funcs
+
+    (potri,) = get_lapack_funcs(("potri",), (root,))
+    half = np.tril(potri(root, lower=1)[0])
+    return half + np.tril(half, -1).T
+
+
 def evidence(model: LinearModel, piece: Piece) -> tuple[float, Float[np.ndarray, " parameters"]]:
     """log p(y) and its slope."""
-    from scipy.linalg import cho_solve
-
     points, y = piece
     points = points.since(points.times[0] - 1)
-    K, slopes = model.covariance(points, points)
+    return _evidence(model, Pairs(points, points), y)
+
+
+def _evidence(
+    model: LinearModel, pairs: Pairs, y: Float[np.ndarray, " n"]
+) -> tuple[float, Float[np.ndarray, " parameters"]]:
+    K, slopes = model.covariance(pairs)
     root = _root(K, model.noise)
-    α, inverse = cho_solve((root, True), y), cho_solve((root, True), np.eye(len(y)))
+    inverse = invert(root)
+    α = inverse @ y
     value = -0.5 * float(y @ α) - float(np.sum(np.log(np.diag(root)))) - 0.5 * len(y) * np.log(2 * np.pi)
     pull = np.outer(α, α) - inverse
-    return value, np.array([0.5 * model.noise * np.trace(pull), *(0.5 * np.sum(pull * slope) for slope in slopes())])
+    return value, np.array([0.5 * model.noise * np.trace(pull), *(0.5 * np.vdot(pull, slope) for slope in slopes())])
 
 
 class _Posterior:
     """−log p(θ, y) and its slope, all pieces and the prior."""
 
     def __init__(self, components: Sequence[Component], pieces: Sequence[Piece]):
-        self.components, self.pieces = tuple(components), pieces
+        self.components = tuple(components)
+        early = [points.since(points.times[0] - 1) for points, _ in pieces]
+        self.pieces = [(Pairs(points, points), y) for points, (_, y) in zip(early, pieces, strict=True)]
         prior = np.array([NOISE_PRIOR, *(pair for component in components for pair in component.prior)])
         self.mean, self.spread = prior.T
 
@@ -130,7 +147,7 @@ class _Posterior:
 
         model, away = LinearModel(self.components, θ), (θ - self.mean) / self.spread
         try:
-            found = [evidence(model, piece) for piece in self.pieces]
+            found = [_evidence(model, pairs, y) for pairs, y in self.pieces]
         except LinAlgError:
             return 1e10, np.zeros_like(θ)
         value, slope = sum(v for v, _ in found), sum(s for _, s in found)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .components import Component, Constant, Covariance, Inputs, Points, Rough, Season, Slopes, Smooth
-from .learn import Normal
+from .components import Component, Constant, Covariance, Inputs, Pairs, Points, Rough, Season, Slopes, Smooth
+from .learn import Normal, invert
 
 JITTER = 1e-6
 STEPS = 60  # of the optimiser
@@ -28,6 +28,10 @@ class Panel:
     points: Points
     values: Float[np.ndarray, "rows channels"]
     seen: Bool[np.ndarray, "rows channels"]
+
+    @functools.cached_property
+    def pairs(self) -> Pairs:
+        return Pairs(self.points, self.points)
 
     def cells(self) -> tuple[Int[np.ndarray, " cells"], Int[np.ndarray, " cells"], Float[np.ndarray, " cells"]]:
         """Row, channel and value of each observation."""
@@ -47,13 +51,13 @@ class Together:
     noise: Float[np.ndarray, " channels"]
     evidence: float = -np.inf
 
-    def over_time(self, a: Points, b: Points) -> tuple[list[Covariance], list[Slopes]]:
+    def over_time(self, pairs: Pairs) -> tuple[list[Covariance], list[Slopes]]:
         """The covariance of each component between two sets of points, and its derivatives in the logarithms of all its
         parameters, the variance first."""
         kernels, slopes, at = [], [], 0
         for component in self.components:
             count = len(component.prior) - 1
-            K, changes = component.covariance(a, b, np.concatenate([[0.0], self.θ[at : at + count]]))
+            K, changes = component.covariance(pairs, np.concatenate([[0.0], self.θ[at : at + count]]))
             kernels.append(K)
             slopes.append(changes)
             at += count
@@ -71,20 +75,18 @@ class Together:
         row, channel, y = panel.cells()
         everywhere = np.arange(len(self.noise))
         rows, channels = np.repeat(np.arange(len(asked.times)), len(everywhere)), np.tile(everywhere, len(asked.times))
-        own = self.between(asked, asked, (rows, channels), (rows, channels))
+        own = self.between(Pairs(asked, asked), (rows, channels), (rows, channels))
         if not len(y):
             return Normal(np.zeros(len(own)), own)
-        across = self.between(asked, panel.points, (rows, channels), (row, channel))
-        root = _root(
-            self.between(panel.points, panel.points, (row, channel), (row, channel)), np.exp(self.noise)[channel]
-        )
+        across = self.between(Pairs(asked, panel.points), (rows, channels), (row, channel))
+        root = _root(self.between(panel.pairs, (row, channel), (row, channel)), np.exp(self.noise)[channel])
         known = solve_triangular(root, np.column_stack([across.T, y]), lower=True)
         own = own - known[:, :-1].T @ known[:, :-1]
         return Normal(known[:, :-1].T @ known[:, -1], 0.5 * (own + own.T))
 
-    def between(self, a: Points, b: Points, one: Cells, other: Cells) -> Covariance:
+    def between(self, pairs: Pairs, one: Cells, other: Cells) -> Covariance:
         """The covariance between cells at some points and cells at others."""
-        kernels = self.over_time(a, b)[0]
+        kernels = self.over_time(pairs)[0]
         parts = (
             k[np.ix_(one[0], other[0])] * B[np.ix_(one[1], other[1])] for k, B in zip(kernels, self.shared, strict=True)
         )
@@ -98,26 +100,39 @@ def _root(K: Covariance, noise: Float[np.ndarray, " cells"]) -> Covariance:
 
 
 def likelihood(model: Together, panel: Panel) -> tuple[float, Together]:
-    """log p(y) and its slope, in the shape of a model."""
-    from scipy.linalg import cho_solve
-
-    row, channel, y = panel.cells()
-    kernels, changes = model.over_time(panel.points, panel.points)
-    kernels, noise = [k[np.ix_(row, row)] for k in kernels], np.exp(model.noise)[channel]
-    shared = [B[np.ix_(channel, channel)] for B in model.shared]
-    root = _root(functools.reduce(np.add, (k * B for k, B in zip(kernels, shared, strict=True))), noise)
-    α, inverse = cho_solve((root, True), y), cho_solve((root, True), np.eye(len(y)))
+    """log p(y) and its slope, in the shape of a model. The covariance of all cells is one matrix product, and so are the slopes;
+    cells that were not seen are left out in between."""
+    _, channel, y = panel.cells()
+    kernels, changes = model.over_time(panel.pairs)
+    over_time = np.stack([k.ravel() for k in kernels])
+    over_channels = model.shared.reshape(len(kernels), -1)
+    seen = np.ix_(*2 * [np.flatnonzero(panel.seen)])
+    noise = np.exp(model.noise)[channel]
+    root = _root(_by_cells(over_time.T @ over_channels, panel.seen.shape)[seen], noise)
+    inverse = invert(root)
+    α = inverse @ y
     value = -0.5 * float(y @ α) - float(np.sum(np.log(np.diag(root)))) - 0.5 * len(y) * np.log(2 * np.pi)
     pull = 0.5 * (np.outer(α, α) - inverse)
-    member = np.eye(len(model.noise))[channel]
-    loadings, θ = np.empty_like(model.loadings), []
-    for j, (k, B) in enumerate(zip(kernels, shared, strict=True)):
-        loadings[j] = 2 * (member.T @ (pull * k) @ member) @ model.loadings[j]
-        others = changes[j]()[1:]
-        if others:
-            weighted = pull * B
-            θ += [np.sum(weighted * change[np.ix_(row, row)]) for change in others]
-    return value, Together(model.components, np.array(θ), loadings, member.T @ (np.diag(pull) * noise))
+    everywhere = np.zeros(2 * [panel.seen.size])
+    everywhere[seen] = pull
+    pulls = _by_pairs(everywhere, panel.seen.shape)
+    loadings = 2 * (over_time @ pulls).reshape(model.loadings.shape) @ model.loadings
+    in_time = pulls @ over_channels.T
+    θ = [in_time[:, j] @ change.ravel() for j, slopes in enumerate(changes) for change in slopes()[1:]]
+    level = np.bincount(channel, np.diag(pull) * noise, minlength=len(model.noise))
+    return value, Together(model.components, np.array(θ), loadings, level)
+
+
+def _by_cells(M: Float[np.ndarray, "pairs couples"], shape: tuple[int, ...]) -> Covariance:
+    """From (row, row) × (channel, channel) to (row, channel) × (row, channel)."""
+    rows, channels = shape
+    return M.reshape(rows, rows, channels, channels).transpose(0, 2, 1, 3).reshape(rows * channels, -1)
+
+
+def _by_pairs(M: Covariance, shape: tuple[int, ...]) -> Float[np.ndarray, "pairs couples"]:
+    """And back."""
+    rows, channels = shape
+    return M.reshape(rows, channels, rows, channels).transpose(0, 2, 1, 3).reshape(rows**2, -1)
 
 
 def components_for(span: float, periods: Sequence[float], inputs: int) -> tuple[Component, ...]:

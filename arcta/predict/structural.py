@@ -15,6 +15,7 @@ from ..linear.structure import Candidate, Structure, panel_of, remembered
 from ..linear.together import Together
 from ..model.reading import DataLayout
 from ..runtime.host import ArrayLike
+from ..runtime.threads import on_one_thread
 from .forecast import Sampling, input_knots, times_ahead
 from .prediction import Bands, Prediction, check_channels
 from .smooth import smoothing_times
@@ -89,6 +90,7 @@ def _around(times: Float[np.ndarray, " n"], asked: Float[np.ndarray, " m"], long
     return np.arange(begin, end)
 
 
+@on_one_thread
 def tell(
     structure: Structure,
     layout: DataLayout,
@@ -159,6 +161,7 @@ def inside(
     return tell(structure, layout, series, asked, known, num_samples=num_samples, seed=seed)
 
 
+@on_one_thread
 def _tell_together(
     structure: Structure, together: Together, layout: DataLayout, series: Series, times: Float[np.ndarray, " n"],
     inputs: Float[np.ndarray, "n inputs"], num_samples: int, seed: int,
@@ -217,6 +220,7 @@ def _inputs_at(series: Series, times: Float[np.ndarray, " n"]) -> Float[np.ndarr
     return known
 
 
+@on_one_thread
 def decompose(
     structure: Structure, series: Series, channel: int, times: Float[np.ndarray, " n"]
 ) -> dict[str, Float[np.ndarray, " n"]]:
