@@ -1,4 +1,4 @@
-"""Data with next to nothing in it, or with gaps and horizons beyond all others: what little can be said is said, in bounded time."""
+"""Data with next to nothing in it, or with gaps and horizons beyond all others: what can be said is said, in bounded time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_moments_are_those_of_exact_arithmetic(size):
 def test_what_the_data_says_is_finite(values):
     layout, reading = read_data(arcta.LatentSDE(), arcta.Series(T, values))
     numbers = [*layout.scaling.scale, layout.scaling.time_scale, reading.bandwidth, *reading.noise, *reading.means]
-    assert np.isfinite(numbers).all() and (layout.scaling.scale > 0).all()
+    assert np.isfinite(numbers).all()
+    assert (layout.scaling.scale > 0).all()
 
 
 @pytest.mark.slow
@@ -63,7 +64,8 @@ def test_every_verb_works_where_there_is_little_to_learn(values, tmp_path):
     fit = arcta.fit(arcta.LatentSDE(), series, training=QUICK, holdout=0.2, progress=False)
     ahead = fit.forecast(T[-1] + np.arange(1.0, 6.0), num_samples=64)
     for said in (ahead, fit.smooth(num_samples=8), fit.sample(T[:9])):
-        assert np.isfinite(said.observations).all() and np.isfinite(said.signal).all()
+        assert np.isfinite(said.observations).all()
+        assert np.isfinite(said.signal).all()
     assert np.isfinite(fit.score()["rmse"])
     assert arcta.backtest(fit, series, horizon=5.0, num_origins=2, num_samples=16).verdict()
     assert arcta.report(fit, tmp_path, num_origins=2).exists()
@@ -79,7 +81,7 @@ def test_a_constant_is_forecast_to_stay_one_with_a_tiny_spread():
 
 
 def test_values_too_large_to_compute_with_are_refused():
-    with pytest.raises(ValueError, match="row 3, channel 'x0'.*larger unit"):
+    with pytest.raises(ValueError, match=r"row 3, channel 'x0'.*larger unit"):
         read_data(arcta.LatentSDE(), arcta.Series(T, np.where(T == 3, 1e307, WAVE)))
 
 
@@ -104,7 +106,7 @@ def test_steps_are_bounded_and_short_horizons_untouched():
 @pytest.mark.filterwarnings("ignore:.*trained anew", "ignore:.*posterior")
 def test_a_forecast_a_million_steps_ahead_is_the_settled_law_and_said_to_be():
     fit = arcta.fit(arcta.LatentSDE(structure="none"), arcta.Series(T, WAVE), training=QUICK, progress=False)
-    with pytest.warns(UserWarning, match="solver steps.*max_step"):
+    with pytest.warns(UserWarning, match=r"solver steps.*max_step"):
         far = fit.forecast([T[-1] + 1.0, T[-1] + 1e6], num_samples=128)
     assert np.isfinite(far.observations).all()
     near = fit.forecast([T[-1] + 1.0], num_samples=128)
@@ -124,7 +126,7 @@ ROUND = arcta.Series(T / 6, np.stack([np.cos(T / 6), -np.sin(T / 6)], axis=1))
 
 def test_a_drift_that_fails_where_the_data_starts_is_refused_before_training():
     with pytest.raises(
-        ValueError, match=r"your drift returned nan in component 1 at t=0, z=\[1, 0\], where the data starts"
+        ValueError, match=r"your drift returned nan in component 1 at t=0, z=\[1, .*\], where the data starts"
     ):
         arcta.fit(physics(lambda t, z, p, u: [z[1], -p["k"] * jnp.log(-1 - t)]), ROUND, progress=False)
 
@@ -142,5 +144,5 @@ def test_a_drift_that_fails_ahead_is_named_with_the_time():
     fit = arcta.fit(model, ROUND, training=QUICK, progress=False)
     with pytest.raises(FloatingPointError, match=r"your drift returned nan in component 1 at t=20\."):
         fit.forecast(np.linspace(10, 30, 20), num_samples=8)
-    with pytest.raises(ValueError, match="steps of your own drift.*max_step"):
+    with pytest.raises(ValueError, match=r"steps of your own drift.*max_step"):
         fit.forecast([1e7], num_samples=8)

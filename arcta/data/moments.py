@@ -24,16 +24,16 @@ class Moments(NamedTuple):
     mean: Float[np.ndarray, " columns"]
     deviation: Float[np.ndarray, " columns"]
     varies: Bool[np.ndarray, " columns"]
-    count: Int[np.ndarray, " columns"]
+    times_seen: Int[np.ndarray, " columns"]
 
     @property
     def unit(self) -> Float[np.ndarray, " columns"]:
         """The deviation; where nothing varies, a small part of the mean, but all of it if it was seen once only."""
-        still = np.where(self.count > 1, STILL, 1.0) * np.where(self.mean == 0, 1.0, np.abs(self.mean))
+        still = np.where(self.times_seen > 1, STILL, 1.0) * np.where(self.mean == 0, 1.0, np.abs(self.mean))
         return np.where(self.varies, np.maximum(self.deviation, np.nextafter(0, 1)), np.maximum(still, SMALLEST))
 
 
-def power_of_two(size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+def power_of_two(size: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """The power of two next to some sizes; one for zero. Division by it is exact."""
     return np.where(size > 0, np.ldexp(1.0, np.clip(np.frexp(size)[1], -1021, 1023)), 1.0)
 
@@ -54,12 +54,12 @@ def moments(values: Float[np.ndarray, "n columns"], seen: Bool[np.ndarray, "n co
     return Moments(np.where(varies, middle + unit * shift, middle), np.where(varies, unit * spread, 0.0), varies, count)
 
 
-def average(samples: Float[np.ndarray, n * shape]) -> Float[np.ndarray, "*shape"]:
+def average(samples: Float[np.ndarray, n * shape]) -> Float[np.ndarray, "*rest"]:
     """The mean along the first axis, however far from zero all are."""
     return samples[0] + np.mean(samples - samples[0], axis=0)
 
 
-def deviation(samples: Float[np.ndarray, n * shape]) -> Float[np.ndarray, "*shape"]:
+def deviation(samples: Float[np.ndarray, n * shape]) -> Float[np.ndarray, "*rest"]:
     """The standard deviation along the first axis."""
     centred = samples - average(samples)
     unit = power_of_two(np.max(np.abs(centred), axis=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from ..data.scaling import Scaling
 from ..data.windows import Window
 from ..parts.generative import AbstractGenerative
 from ..parts.model import Model
-from ..parts.sde import interpolate_inputs
+from ..parts.sde import Draw, interpolate_inputs
 
 NEAR = (0.0, 0.5, -0.5, 1.5, -1.5)  # model's units around a state, where training may have looked
 MOST_WINDOWS = 64
@@ -39,10 +39,10 @@ def find_fault(
 ) -> str | None:
     """What failed first, value or slope, at which time and state (as its owner sees that); None if all is finite. θ: a draw
     of the drift's parameters (default: the median); `values`: these alone, not their slopes."""
-    θ, fixed = model.drift.median() if θ is None else θ, model.decoder.median()
+    draw, fixed = cast(Draw, model.drift.median() if θ is None else θ), model.decoder.median()
 
     def drift(t: Array, z: Array, u: Array) -> Array:
-        return model.drift(t, z, u, θ)
+        return model.drift(t, z, u, draw)
 
     def decoder(t: Array, z: Array, u: Array) -> Array:
         return model.decoder(z, fixed)
@@ -76,9 +76,10 @@ def find_fault_in_training(model: Model, scaling: Scaling, windows: Window) -> s
     def places_of(window: Window) -> tuple[Array, Array, Array]:
         nodes = model.encode(window)
         count = nodes.values.shape[0]
-        times = jnp.asarray(window.times)[:count]
-        inputs = jax.vmap(lambda t: interpolate_inputs(t, window.input_times, window.inputs))(times)
-        return window.start + times, nodes.values[:, :size], inputs
+        times, knots, known = (jnp.asarray(x) for x in (window.times, window.input_times, window.inputs))
+        times = times[:count]
+        inputs = jax.vmap(lambda t: interpolate_inputs(t, knots, known))(times)
+        return jnp.asarray(window.start) + times, nodes.values[:, :size], inputs
 
     found = jax.lax.map(places_of, some)
     kept = np.asarray(some.node)[:, : found[0].shape[1]].ravel()

@@ -45,8 +45,8 @@ class InputTable(Protocol):
 
 class Sampling(NamedTuple):
     """How many paths, the solver's longest step (in the user's units), whether only quantiles are kept of them, and whether states
-    are first refined by the model's own flow (`recognise`), by default as the model was trained; and if so, how thoroughly. `copies`:
-    how many predictions like this are kept at once."""
+    are first refined by the model's own flow (`recognise`), by default as the model was trained; and if so, how thoroughly.
+    `copies`: how many predictions like this are kept at once."""
 
     num_samples: int = 256
     max_step: float | None = None
@@ -88,8 +88,9 @@ class Sampling(NamedTuple):
                 f"{step * unit:.2g}{time}. Pass max_step= (as long as the drift allows) to take them, or ask for nearer times."
             )
         warnings.warn(
-            f"to walk {since[-1] * unit:.3g}{time} takes {asked:.2g} solver steps; of longer gaps only the last {walked} are walked "
-            f"({found.longest:.3g} time scales of the model), for what lay before is forgotten by then. Pass max_step= to walk all.",
+            f"to walk {since[-1] * unit:.3g}{time} takes {asked:.2g} solver steps; of longer gaps only the last {walked} "
+            f"({found.longest:.3g} time scales of the model) are walked, for what lay before is forgotten by then. Pass "
+            "max_step= to walk all.",
             stacklevel=6,
         )
         return found

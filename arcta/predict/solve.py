@@ -29,7 +29,7 @@ from ..runtime.compile import compile_plainly
 
 STRETCH = 512
 FINEST, COARSEST = 1 / 400, 1 / 40  # default steps in time scales
-AFFORDABLE, BELIEVED = 40_000, 1_000_000  # steps of a forecast by a learned drift, by a user's own
+AFFORDABLE, BELIEVED = 40_000.0, 1_000_000.0  # steps of a forecast by a learned drift, by a user's own
 REMEMBERED, ENOUGH = 20.0, 100.0  # time scales of a gap that are walked if there are too many: at least, and at most
 MOST = 2_000_000_000  # steps that can be counted
 UNSTABLE = (
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
     longest: float | None = None
 
 
-def plan(times: Float[np.ndarray, " n"], max_step: float, affordable: float = np.inf) -> Plan:
+def plan(times: Float[np.ndarray, " n"], max_step: float, affordable: int | float = np.inf) -> Plan:
     """Steps to increasing times since the start, none longer than `max_step`, and no more than are affordable unless
     `REMEMBERED` asks for them."""
     before = np.concatenate([[0.0], times[:-1]])
@@ -162,8 +162,8 @@ def _fault(
     grid: Grid,
 ) -> str | None:
     """Which function failed on the way of the first path that was lost, if one did."""
-    finite = np.isfinite(np.asarray(states)).all(axis=2)
-    path = int(np.argmin(finite.all(axis=1)))
+    finite = np.all(np.isfinite(np.asarray(states)), axis=2)
+    path = int(np.argmin(np.all(finite, axis=1)))
     last = int(np.argmin(finite[path])) - 1
     if last < 0:
         return None
