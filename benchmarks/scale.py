@@ -293,7 +293,7 @@ def forecast_child(repeats: str) -> None:
     import arcta
     from arcta.model.build import build
     from arcta.model.reading import read_data
-    from arcta.predict.solve import make_grids, walk
+    from arcta.predict.solve import make_grids, plan, walk
 
     count, steps, h = 1000, 1000, 0.01
     torch.set_num_threads(1)
@@ -311,7 +311,8 @@ def forecast_child(repeats: str) -> None:
     model = build(spec, *read_data(spec, data), key=jax.random.key(0))
     draws = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(jax.random.key(1), count))
     initial = jnp.zeros((count, 2))
-    grids = make_grids(0.0, h * np.arange(1, steps + 1), h, np.zeros(0), np.zeros((0, 0)))
+    times = h * np.arange(1, steps + 1)
+    grids = make_grids(0.0, times, plan(times, h), np.zeros(0), np.zeros((0, 0)))
 
     def ours() -> None:
         for states in walk(model, draws, initial, grids, key=jax.random.key(2)):

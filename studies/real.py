@@ -225,7 +225,7 @@ def forecast_file(folder: Path, training: arcta.Training, file: str) -> dict[str
         for name in set.intersection(*(set(each) for each in told)):
             mean, std = (np.stack([each[name][i] for each in told], axis=1) for i in (0, 1))
             scores = gaussian_scores(mean, std, truth)
-            add(name, scores["squared_error"], scores["crps"], seen)
+            add(name, scores["error"] ** 2, scores["crps"], seen)
     whole = [name for name, parts in squares.items() if len(parts) == len(origins)]
     return {
         "half": info.half,

@@ -13,14 +13,14 @@ from arcta.parts import decoders, encoders, likelihoods, posterior, sde
 
 PACKAGE = Path(arcta.__file__).parent
 ORDER = """
-runtime.compile runtime.threads runtime.host runtime.sums runtime.activations runtime.random runtime.small
-data.calendar data.series data.readers.source data.readers.columns data.readers.text data.readers.tables
+runtime.memory runtime.compile runtime.threads runtime.host runtime.sums runtime.activations runtime.random runtime.small runtime.process
+data.calendar data.moments data.series data.readers.source data.readers.columns data.readers.text data.readers.tables
 data.readers.arrays data.read data.seasons data.scaling data.windows data.batches data.store data.datasets
 linear.components linear.scales linear.learn linear.together linear.structure linear.find
 parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.posterior parts.encoders parts.local parts.decoders
 parts.sde parts.physics parts.diffusion parts.likelihoods parts.channels parts.generative parts.chain parts.smoother parts.model
 bound.quadrature bound.residual bound.elbo bound.objective bound.evidence bound.closed
-model.spec model.survey model.reading model.build model.start
+model.spec model.survey model.reading model.build model.fault model.start
 training.settings training.progress training.loop training.checkpoint training.ensemble training.parallel training.prepare
 predict.solve predict.figures predict.prediction predict.recognise predict.forecast predict.smooth predict.structural
 predict.metrics predict.naive predict.classical

@@ -15,9 +15,16 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
+from .moments import moments, root_mean_square
 from .series import Series
 
+FAR = 30.0  # typical steps
 T = TypeVar("T", float, np.ndarray)
+
+
+def is_near(steps: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Which steps are not gaps that would outweigh all others."""
+    return steps <= FAR * np.median(steps) if len(steps) else np.ones(0, bool)
 
 
 def _variogram(data: Sequence[Series], scale: np.ndarray, varying: np.ndarray) -> tuple[list[float], list[float]]:
@@ -27,9 +34,9 @@ def _variogram(data: Sequence[Series], scale: np.ndarray, varying: np.ndarray) -
         steps, halves, weights = [], 0.0, 0
         for item in data:
             step, increment = item.times[lag:] - item.times[:-lag], item.values[lag:] - item.values[:-lag]
-            both = item.mask[lag:] & item.mask[:-lag] & varying
+            both = item.mask[lag:] & item.mask[:-lag] & varying & is_near(step)[:, None]
             steps.append(step[both.any(axis=1)])
-            halves += 0.5 * np.sum((increment / scale) ** 2 * both)
+            halves += 0.5 * np.sum(np.where(both, increment / scale, 0.0) ** 2)
             weights += int(both.sum())
         if weights:
             lags.append(float(np.mean(np.concatenate(steps))))
@@ -45,7 +52,8 @@ def time_scale(data: Sequence[Series], spread: Float[np.ndarray, " channels"]) -
     Lags double in rows, so the cost is O(n log n) and irregular times are no special case; between two lags the crossing
     is interpolated linearly. Data that never cross (a trend) or have no pairs get their time span.
     """
-    spans = [item.times[-1] - item.times[0] for item in data if len(item) > 1]
+    steps = [np.diff(item.times) for item in data if len(item) > 1]
+    spans = [float(np.sum(step[is_near(step)])) for step in steps]
     if not spans:
         return 1.0
     varying = spread > 0
@@ -76,13 +84,13 @@ def noise_level(data: Sequence[Series], scale: Float[np.ndarray, " channels"]) -
     """
     total, count = np.zeros(len(scale)), np.zeros(len(scale))
     for item in data:
-        t, x, seen = item.times, item.values, item.mask
+        t, x, seen = item.times, item.values / scale, item.mask
         w = ((t[1:-1] - t[:-2]) / (t[2:] - t[:-2]))[:, None]
         miss = x[1:-1] - (1 - w) * x[:-2] - w * x[2:]
         triple = seen[1:-1] & seen[:-2] & seen[2:]
         total += np.sum(np.where(triple, miss**2 / (1 + w**2 + (1 - w) ** 2), 0.0), axis=0)
         count += triple.sum(axis=0)
-    level = np.sqrt(total / np.maximum(count, 1)) / scale
+    level = np.sqrt(total / np.maximum(count, 1))
     return np.where(count > 0, np.clip(level, 1e-3, 1.0), 0.3)
 
 
@@ -101,26 +109,26 @@ class Scaling:
     def fit(data: Sequence[Series], standardise: Bool[np.ndarray, " channels"]) -> Scaling:
         """Means and standard deviations of the observed entries; channels not to be standardised keep 0 and 1."""
         seen = np.concatenate([item.mask for item in data])
-        values = np.concatenate([item.values for item in data])
-        count = np.maximum(seen.sum(axis=0), 1)
-        mean = values.sum(axis=0) / count
-        spread = np.sqrt(np.sum((values - mean) ** 2 * seen, axis=0) / count)
-        still = standardise & (spread <= 1e-12 * np.maximum(np.abs(mean), 1.0))
-        if still.any():
-            names = [data[0].channels[i] for i in np.flatnonzero(still)]
+        found = moments(np.concatenate([item.values for item in data]), seen)
+        if not found.varies.all():
+            names = [data[0].channels[i] for i in np.flatnonzero(~found.varies)]
             warnings.warn(
-                f"{len(names)} of {len(still)} channels never vary ({', '.join(names[:5])}); kept, scaled by one.",
+                f"{len(names)} of {len(found.varies)} channels never vary ({', '.join(names[:5])}): they are forecast to stay as "
+                "they are, and tell nothing of the others.",
                 stacklevel=3,
             )
+        unit = found.unit
+        if data[0].frame_shape:  # a pixel that was still may yet be passed: it is counted as the others are
+            unit = np.where(found.varies, unit, root_mean_square(unit[found.varies]) if found.varies.any() else 1.0)
         inputs = np.concatenate([item.inputs for item in data])
-        input_scale = inputs.std(axis=0)
+        known = moments(inputs, np.ones_like(inputs, bool))
         return Scaling(
             origin=float(min(item.times[0] for item in data)),
-            time_scale=time_scale(data, np.where(still, 0.0, spread)),
-            shift=np.where(standardise, mean, 0.0),
-            scale=np.where(standardise & ~still, spread, 1.0),
-            input_shift=inputs.mean(axis=0),
-            input_scale=np.where(input_scale > 0, input_scale, 1.0),
+            time_scale=time_scale(data, found.deviation),
+            shift=np.where(standardise, found.mean, 0.0),
+            scale=np.where(standardise, unit, 1.0),
+            input_shift=known.mean,
+            input_scale=np.where(known.varies, known.unit, 1.0),
         )
 
     def times(self, times: T) -> T:

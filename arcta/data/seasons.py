@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .calendar import MONTHS, SECONDS, YEAR, Calendar
+from .moments import moments
 from .series import Series
 
 CHANCE = 1e-3  # of a line where there is none, over all frequencies
@@ -55,7 +56,9 @@ class _Samples(NamedTuple):
 
 
 def _samples(times: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> _Samples:
-    """On the grid of the typical step; on a finer one if times are irregular."""
+    """On the grid of the typical step, on a finer one if times are irregular; values in units of their deviation."""
+    found = moments(values[:, None], np.ones((len(values), 1), bool))
+    values = (values - found.mean) / found.unit
     step = float(np.median(np.diff(times)))
     at = (times - times[0]) / step
     if np.abs(at - np.round(at)).max() > 0.1:
@@ -263,7 +266,7 @@ def _stand_out(
     spectra = _Spectra(samples)
     left, _ = spectra.fit([])
     n, total = len(left), float(np.sum(left**2))
-    if spectra.independent < 4 or total <= 1e-20 * float(np.sum(samples.values**2)) + 1e-300:
+    if spectra.independent < 4 or total <= 1e-20 * n:
         return [], 1.0
     taken: list[_Family] = []
     cost = 2 * np.log(max(spectra.independent, 2.0))

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 
 from ..runtime.host import ArrayLike
 from .calendar import Calendar, time_index
+from .moments import LARGEST
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -278,7 +279,7 @@ def kind_of(columns: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
     """
     seen = [column[mask] for column, mask in zip(columns, masks, strict=True)]
     x = np.concatenate(seen)
-    if not len(x) or (x < 0).any() or (x != np.round(x)).any():
+    if not len(x) or (x < 0).any() or (x != np.round(x)).any() or x.max() > 1e9:
         return "real"
     if x.max() <= 1:
         return "binary" if len(np.unique(x)) == 2 else "real"
@@ -323,6 +324,14 @@ def check_training_data(series: list[Series]) -> None:
             f"every channel must be observed at least once; channel '{series[0].channels[never[0]]}' is missing in all "
             "rows. Drop that channel."
         )
+    for item in series:
+        huge = np.argwhere(np.abs(item.values) > LARGEST)
+        if len(huge):
+            row, column = huge[0]
+            raise ValueError(
+                f"values beyond {LARGEST:g} leave no room to compute with; row {row}, channel '{item.channels[column]}' of series "
+                f"'{item.name}' is {item.values[row, column]:g}. Give that channel in a larger unit."
+            )
     lone = [item.name for item in series if item.mask.any(axis=1).sum() < 2]
     if lone and len(lone) == len(series):
         raise ValueError(

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
+from ..data.moments import moments
 from ..data.seasons import Season as Period
 from ..data.series import Series, typical_step
 from ..runtime.threads import on_one_thread
@@ -45,9 +46,9 @@ RETURNS = 1.9  # periods that must be seen of a season
 def find_structure(data: Sequence[Series], periods: Sequence[Period]) -> Structure:
     """The structure of every channel, and of all together."""
     inputs = np.concatenate([item.inputs for item in data])
-    spread = inputs.std(axis=0)
-    shift, scale = inputs.mean(axis=0), np.where(spread > 0, spread, 1.0)
-    blank = Structure((), typical_step(data), tuple(periods), shift, scale, np.zeros(0))
+    known = moments(inputs, np.ones_like(inputs, bool))
+    scale = np.where(known.varies, known.unit, 1.0)
+    blank = Structure((), typical_step(data), tuple(periods), known.mean, scale, np.zeros(0))
     found = [_find(blank, data, c) for c in range(len(data[0].channels))]
     structure = dataclasses.replace(
         blank,
@@ -59,10 +60,12 @@ def find_structure(data: Sequence[Series], periods: Sequence[Period]) -> Structu
     return dataclasses.replace(structure, together=shared if shared and shared.evidence > alone else None)
 
 
-def mean_evidence(structure: Structure, data: Sequence[Series]) -> float:
-    """Of the channels each for itself, per observation of any of them, in the data's units."""
-    counts = np.sum([item.mask.sum(axis=0) for item in data], axis=0)
-    return float(np.sum(np.where(counts > 0, counts * structure.evidence, 0.0))) / counts.sum()
+def mean_evidence(
+    structure: Structure, data: Sequence[Series], channels: Bool[np.ndarray, " channels"] | bool = True
+) -> float:
+    """Of some of the channels each for itself, per observation of any of them, in the data's units."""
+    counts = np.sum([item.mask.sum(axis=0) for item in data], axis=0) * channels
+    return float(np.sum(np.where(counts > 0, counts * structure.evidence, 0.0))) / max(counts.sum(), 1)
 
 
 class _Channel(NamedTuple):
@@ -101,7 +104,8 @@ def _find(structure: Structure, data: Sequence[Series], channel: int) -> tuple[t
     learned from the last of it: nobody knows which of them the future will be like."""
     chosen = [data[i] for i in _affordable([int(item.mask[:, channel].sum()) for item in data])]
     if not chosen:
-        plain = Scale("identity", 0.0, 1.0)
+        seen = [item.values[item.mask[:, channel], channel] for item in data]
+        plain = Scale.fit("identity", np.concatenate(seen))
         return (Candidate(plain, LinearModel((), np.zeros(1))),), -np.inf
     long = len(chosen) == 1 and chosen[0].mask[:, channel].sum() > LONG
     views = [_best(_observed(structure, chosen, channel, ends)) for ends in ((1, EARLIER) if long else (1,))]

@@ -8,6 +8,8 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float
 
+from ..data.moments import moments
+
 Values = Float[np.ndarray, "*shape"]
 
 
@@ -25,15 +27,15 @@ class Scale:
     @staticmethod
     def fit(form: str, x: Float[np.ndarray, " n"]) -> Scale:
         positive = x[x > 0]
-        least = 0.5 * float(positive.min()) if positive.size else 1.0
+        least = max(0.5 * float(positive.min()), float(np.nextafter(0, 1))) if positive.size else 1.0
         plain = Scale(form, 0.0, 1.0, 0.0 if x.min() >= 0 else None, least)
-        y = plain.forth(x)
-        return dataclasses.replace(plain, shift=float(y.mean()), spread=float(y.std()) or 1.0)
+        found = moments(plain.forth(x)[:, None], np.ones((len(x), 1), bool))
+        return dataclasses.replace(plain, shift=float(found.mean[0]), spread=float(found.unit[0]))
 
     @staticmethod
     def possible(x: Float[np.ndarray, " n"]) -> list[str]:
         """The forms that fit such values, where they differ enough to tell."""
-        if x.min() < 0 or x.max() < 1.3 * x.min():
+        if x.min() < 0 or x.max() <= 1.3 * x.min():
             return ["identity"]
         return ["identity", "root", "log"] if x.min() > 0 else ["identity", "root"]
 

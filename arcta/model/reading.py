@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data.calendar import Calendar
+from ..data.moments import moments
 from ..data.scaling import Scaling, noise_level
 from ..data.series import Series, as_list, check_training_data, kind_of
 from ..data.windows import WindowShape, clip_partition_size
@@ -146,8 +147,7 @@ def read_data(spec: LatentSDE, data: Series | Sequence[Series]) -> tuple[DataLay
         order = latent_order(seen, scaling, bandwidth, misfit)
         noise = misfit if order.smooth else np.clip(nugget(seen, scaling.scale), 0.3 * misfit, misfit)
         latent_size, smooth, slopes = order.latent_size, order.smooth, order.slopes
-    count = np.maximum(sum(item.mask.sum(axis=0) for item in series), 1)
-    means = sum(item.values.sum(axis=0) for item in seen) / count
+    means = moments(*(np.concatenate([getattr(item, name) for item in seen]) for name in ("values", "mask"))).mean
     layout = DataLayout(
         channels=first.channels,
         units=first.units,

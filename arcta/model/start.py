@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ..data.moments import moments
 from ..data.windows import Window
 from ..parts.base import LinearReading
 from ..parts.decoders import AbstractDecoder
@@ -26,6 +27,7 @@ from .spec import LatentSDE
 
 MAX_WINDOWS = 64  # more say no more about a linear model
 Pair = tuple[AbstractEncoder, AbstractDecoder]
+FLAT = 1e-6  # in the model's units
 LAG = 0.5  # model's units of time, in which the dynamics turn by about half a radian
 
 
@@ -75,7 +77,7 @@ def _axes(lines: Float[np.ndarray, "n levels_and_slopes"], latent_size: int, slo
     rows += [np.concatenate([zeros, vectors[:, i % count]]) for i in range(rest)]
     axes = np.array(rows)
     spread = (lines @ axes.T).std(axis=0)
-    return axes / np.maximum(spread, 1e-6)[:, None]
+    return axes / np.where(spread > FLAT, spread, 1.0)[:, None]  # a flat axis is left as it is
 
 
 def _pairs(windows: Window, states: np.ndarray, used: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray, float]:
@@ -114,7 +116,7 @@ def linear_dynamics(
     values, vectors = np.linalg.eig(transition)
     values = np.where(np.abs(values) > 1, values / np.abs(values), values)
     values = np.where(np.abs(values) < 1e-2, 1e-2, values)
-    back = np.linalg.inv(vectors)
+    back = np.linalg.pinv(vectors)  # channels that repeat one another may leave fewer vectors than axes
     transition = np.real(vectors @ np.diag(values) @ back)
     A = np.real(vectors @ np.diag(np.log(values.astype(complex))) @ back) / lag
     residual = after - before @ transition.T
@@ -130,11 +132,8 @@ def _standardise(
     shift, scale = np.zeros(values.shape[-1]), np.ones(values.shape[-1])
     for kind, columns in reading.likelihoods():
         if not kind.standardised:
-            x, mask = values[..., columns], seen[..., columns]
-            count = np.maximum(mask.sum(axis=(0, 1)), 1)
-            shift[columns] = x.sum(axis=(0, 1)) / count
-            spread = np.sqrt(np.sum((x - shift[columns]) ** 2 * mask, axis=(0, 1)) / count)
-            scale[columns] = np.where(spread == 0, 1.0, spread)
+            found = moments(*(part[..., columns].reshape(-1, len(columns)) for part in (values.astype(float), seen)))
+            shift[columns], scale[columns] = found.mean, np.where(found.varies, found.unit, 1.0)
     return shift, scale
 
 

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..data.scaling import Scaling
+from ..data.scaling import Scaling, is_near
 from ..data.series import Series
 from ..parts.local import local_lines
 
 MAX_LATENT = 8
 RIDGE = 0.01
+RESOLUTION = 1e-6  # of the largest variance: an axis with less has none, only rounding
 # `local_lines` gives the variance of a slope if observations have variances 1/w. They all have the same: then slopes scatter by
 # Σ w²τ² / (Σ wτ²)² instead of 1 / Σ wτ², which for w = exp(−τ²/2) is less by 2^(−3/2).
 SCATTER = 2**-1.5
@@ -36,12 +37,14 @@ def nugget(data: Sequence[Series], scale: Float[np.ndarray, " channels"]) -> Flo
             t, x = item.times[seen], item.values[seen, column] / scale[column]
             for lag in (1, 2):
                 if len(t) > lag:
-                    step, half = t[lag:] - t[:-lag], 0.5 * (x[lag:] - x[:-lag]) ** 2
+                    near = is_near(t[lag:] - t[:-lag])
+                    step, half = (t[lag:] - t[:-lag])[near], 0.5 * (x[lag:] - x[:-lag])[near] ** 2
                     sums[lag - 1, :, column] += (len(step), step.sum(), half.sum())
     count = np.maximum(sums[:, 0], 1)
-    (near, far), (low, high) = sums[:, 1] / count, sums[:, 2] / count
-    slope = (high - low) / np.maximum(far - near, 1e-12)
-    return np.sqrt(np.maximum(low - slope * near, 0.0))
+    (close, far), (low, high) = sums[:, 1] / count, sums[:, 2] / count
+    apart = far > close
+    slope = np.where(apart, high - low, 0.0) / np.where(apart, far - close, 1.0)
+    return np.sqrt(np.maximum(low - slope * close, 0.0))
 
 
 def _chunks(data: Sequence[Series], rows: int, count: int) -> list[Series]:
@@ -114,6 +117,8 @@ def _smooth(data: Sequence[Series], scaling: Scaling, axes: Float[np.ndarray, "c
             gaps.append(t[lag:] - t[:-lag])
             halves.append(0.5 * np.sum((z[lag:] - z[:-lag]) ** 2, axis=1))
     gap, half = np.concatenate(gaps), np.concatenate(halves)
+    if not len(half) or not half.max() > 0:
+        return False
     near = gap <= max(
         1.0, float(np.unique(gap.round(6))[:3][-1]) * (1 + 1e-6)
     )  # half is forgotten after one unit of time
@@ -122,6 +127,7 @@ def _smooth(data: Sequence[Series], scaling: Scaling, axes: Float[np.ndarray, "c
     h, y = (np.array([values[near][bin].mean() for bin in bins]) for values in (gap, half))
     if len(h) < 3 or h[-1] < 1.5 * h[0]:
         return False
+    y = np.maximum(y, RESOLUTION * y.max())
 
     def misfit(power: float) -> float:
         design = np.stack([np.ones(len(h)), h**power], axis=1) / y[:, None]
@@ -151,8 +157,8 @@ def latent_order(data: Sequence[Series], scaling: Scaling, bandwidth: float, noi
     quiet = float(np.median(eigenvalues)) if channels >= 8 else 0.0  # many channels: most axes hold noise alone
     count = int(np.clip((eigenvalues > max(4 * quiet, 0.02 * eigenvalues[0])).sum(), 1, MAX_LATENT))
     if channels < 8:
-        count = min(channels, MAX_LATENT)
-    if len(level) < 30 or not _smooth(data, scaling, vectors[:, :count]):
+        count = int(np.clip((eigenvalues > RESOLUTION * eigenvalues[0]).sum(), 1, MAX_LATENT))
+    if eigenvalues[0] <= 0 or len(level) < 30 or not _smooth(data, scaling, vectors[:, :count]):
         return Order(count, False, False)
     z = level @ vectors[:, :count] / np.sqrt(eigenvalues[:count])
     i, j = np.triu_indices(count)
@@ -160,7 +166,7 @@ def latent_order(data: Sequence[Series], scaling: Scaling, bandwidth: float, noi
     rate = slope @ vectors[:, :count]
     blur = np.mean(doubt @ vectors[:, :count] ** 2, axis=0)
     fitted = design @ np.linalg.lstsq(design, rate, rcond=None)[0]
-    moving = np.maximum(np.var(rate, axis=0) - blur, 1e-12)
+    moving = np.maximum(np.var(rate, axis=0) - blur, RESOLUTION * max(float(np.var(rate, axis=0).max()), RESOLUTION))
     explained = np.var(fitted, axis=0) / moving
     hidden = (explained < 0.5) & (moving > 1e-3 * moving.max())
     return Order(count, True, bool(hidden.any() or np.var(fitted, axis=0).sum() < 0.7 * moving.sum()))

@@ -8,7 +8,7 @@ x ≈ C z + b   least squares
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -31,7 +31,14 @@ class LinearReading(NamedTuple):
 
 
 class AbstractPart(eqx.Module):
-    """A part of a model."""
+    """A part of a model. `own`: whether it computes with code of the user's; `owner`: whose it is, in a sentence."""
+
+    own: ClassVar[bool] = False
+    owner: ClassVar[str] = "a part of the model"
+
+    def as_seen(self, z: Float[np.ndarray, " latent"]) -> Float[np.ndarray, " latent"]:
+        """A state as the user's code sees it."""
+        return z
 
     def started_from(self, reading: LinearReading) -> AbstractPart:
         """This part with its weights where the reading puts them; as it is, unless it has a use for the reading.

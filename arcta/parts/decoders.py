@@ -30,6 +30,7 @@ class AbstractDecoder(AbstractPart):
 
     in_data_coordinates: ClassVar[bool] = False
     affine: ClassVar[bool] = False
+    owner: ClassVar[str] = "the decoder"
 
     @abc.abstractmethod
     def __call__(self, z: Float[Array, " latent"], θ: PyTree[Array]) -> Float[Array, " channels"]:
@@ -183,6 +184,8 @@ class OwnDecoder(_CertainDecoder):
     """A user's own module or function of one state."""
 
     module: Callable[[Array], Array]
+    own: ClassVar[bool] = True
+    owner: ClassVar[str] = "your decoder"
 
     def __call__(self, z: Float[Array, " latent"], θ: tuple[()]) -> Float[Array, " channels"]:
         return self.module(z)

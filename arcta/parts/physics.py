@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from ..runtime.host import Held
@@ -36,6 +37,8 @@ class ParametricDrift(AbstractDrift):
     units: Units
     joint: Held | None = None
     believed: ClassVar[bool] = True
+    own: ClassVar[bool] = True
+    owner: ClassVar[str] = "your drift"
 
     def __init__(self, function: DriftFunction, parameters: Mapping[str, Parameter], units: Units = Units()):
         self.function, self.parameters, self.units, self.joint = function, dict(parameters), units, None
@@ -45,6 +48,9 @@ class ParametricDrift(AbstractDrift):
         state, inputs = units.shift + units.scale * z, units.input_shift + units.input_scale * u
         rate = self.function(units.origin + units.time_scale * t, state, θ, inputs)
         return jnp.stack([jnp.asarray(part) for part in rate]) * (units.time_scale / units.scale)
+
+    def as_seen(self, z: Float[np.ndarray, " latent"]) -> Float[np.ndarray, " latent"]:
+        return np.asarray(self.units.shift) + np.asarray(self.units.scale) * z
 
     def _uncertain(self) -> dict[str, Coordinates]:
         found = {name: item.coordinates() for name, item in self.parameters.items()}
@@ -119,6 +125,8 @@ class OwnDrift(AbstractDrift):
     """A user's own module that has the methods of a drift without being an `AbstractDrift`."""
 
     module: DriftLike
+    own: ClassVar[bool] = True
+    owner: ClassVar[str] = "your drift"
 
     def __call__(self, t: Time, z: State, u: Inputs, θ: Draw) -> State:
         return self.module(t, z, u, θ)

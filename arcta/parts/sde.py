@@ -53,6 +53,7 @@ class AbstractDrift(AbstractPart):
 
     takes_dynamics: ClassVar[bool] = False
     believed: ClassVar[bool] = False
+    owner: ClassVar[str] = "the drift"
 
     @abc.abstractmethod
     def __call__(self, t: Time, z: State, u: Inputs, θ: Draw) -> State:

@@ -25,7 +25,7 @@ from .naive import (
     filled,
     last_season,
     last_value,
-    moments,
+    standards,
     to_grid,
     training_mean,
 )  # fmt: skip
@@ -96,7 +96,7 @@ def _autoregression(rows: Sequence[np.ndarray], order: int, ridge: float) -> tup
 def vector_autoregression(train: Sequence[Series]) -> Forecaster | None:
     """VAR on the regular grid, ridge-regularised; order and ridge by the error on the last fifth of the training data."""
     step = typical_step(train)
-    mean, spread = moments(train)
+    mean, spread = standards(train)
     rows = [filled((to_grid(item, step).values - mean) / spread) for item in train]
     rows = [x for x in rows if len(x) > 12]
     if not rows:
@@ -200,7 +200,7 @@ def _improve(model: StateSpace, grids: Sequence[np.ndarray]) -> StateSpace:
 def linear_state_space(train: Sequence[Series], *, iterations: int = 25) -> Forecaster | None:
     """A linear-Gaussian state-space model by expectation–maximisation on the regular grid, gaps left as gaps."""
     step = typical_step(train)
-    mean, spread = moments(train)
+    mean, spread = standards(train)
     grids = [(to_grid(item, step, 1000).values - mean) / spread for item in train][:8]
     grids = [g for g in grids if len(g) > 12]
     if not grids:
@@ -226,7 +226,7 @@ def exponential_smoothing(train: Sequence[Series], seasons: Sequence[Season] | N
     from scipy.optimize import minimize
 
     step = typical_step(train)
-    mean, spread = moments(train)
+    mean, spread = standards(train)
     found = [round(s.period / step) for s in (find_seasons(train) if seasons is None else seasons)]
     grid = filled((to_grid(max(train, key=len), step, 600).values - mean) / spread)
     periods = [m for m in found if m >= 2 and 2 * m < len(grid)]

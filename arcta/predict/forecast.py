@@ -6,6 +6,7 @@ from the prior.
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -18,10 +19,15 @@ from ..data.series import Series
 from ..data.windows import Window, last_window
 from ..model.reading import DataLayout
 from ..parts.generative import AbstractGenerative, Draw
+from ..runtime.compile import compile_plainly
 from ..runtime.host import ArrayLike
+from ..runtime.memory import check_room
 from .prediction import Bands, Prediction, check_channels, check_times, predict
 from .recognise import Recognised, posterior_at
-from .solve import make_grids, walk
+from .solve import AFFORDABLE, BELIEVED, COARSEST, FINEST, STRETCH, Plan, make_grids, plan, walk
+
+BY_CHANNEL, BY_STATE = 44, 16  # bytes of a sample at a time, while it is made
+FEWER = "Pass quantiles=, which keeps no paths, or ask for fewer samples or times."
 
 
 @runtime_checkable
@@ -39,25 +45,58 @@ class InputTable(Protocol):
 
 class Sampling(NamedTuple):
     """How many paths, the solver's longest step (in the user's units), whether only quantiles are kept of them, and whether states
-    are first refined by the model's own flow (`recognise`), by default as the model was trained; and if so, how thoroughly."""
+    are first refined by the model's own flow (`recognise`), by default as the model was trained; and if so, how thoroughly.
+    `copies`: how many predictions like this are kept at once."""
 
     num_samples: int = 256
     max_step: float | None = None
     quantiles: tuple[float, ...] | None = None
     refine: bool | None = None
     thorough: bool = False
+    copies: int = 1
 
     def refines(self, model: AbstractGenerative) -> bool:
         return model.refined if self.refine is None else self.refine
 
     def step(self, layout: DataLayout) -> float:
-        """The longest step in the model's units; by default a fortieth of its time scale, or the data's own if shorter."""
+        """The longest step in the model's units; by default a fortieth of its time scale, or the data's own if shorter, though not
+        by more than ten times."""
         if self.max_step is None:
-            return min(1 / 40, layout.typical_step)
+            return max(min(COARSEST, layout.typical_step), FINEST)
         return self.max_step / layout.scaling.time_scale
 
+    def check_room(self, layout: DataLayout, count: int, latent: int, cure: str = FEWER) -> None:
+        """Refuse so many times if their samples would not fit into memory."""
+        at_once = count if self.quantiles is None else min(count, STRETCH)
+        cells = self.num_samples * at_once * (BY_CHANNEL * len(layout.channels) + BY_STATE * latent)
+        kept = 0 if self.quantiles is None else 8 * count * len(layout.channels) * (2 + len(self.quantiles))
+        what = f"a prediction of {self.num_samples:,} samples at {count:,} times"
+        check_room(self.copies * (cells + kept), what, cure if self.quantiles is None else "Ask for fewer samples.")
 
-@eqx.filter_jit
+    def plan(self, model: AbstractGenerative, layout: DataLayout, since: Float[np.ndarray, " n"]) -> Plan:
+        """The steps to some times since the start, in the model's units; said, or refused, if they are too many."""
+        step, unit = self.step(layout), layout.scaling.time_scale
+        most = np.inf if self.max_step else BELIEVED if model.drift.believed else AFFORDABLE
+        found = plan(since, step, most)
+        if found.longest is None:
+            return found
+        asked, time = since[-1] / step, f" {layout.time_unit}".rstrip()
+        walked = f"{found.longest * unit:.3g}{time}"
+        if model.drift.believed:
+            raise ValueError(
+                f"a forecast over {since[-1] * unit:.3g}{time} takes {asked:.2g} steps of your own drift, one each "
+                f"{step * unit:.2g}{time}. Pass max_step= (as long as the drift allows) to take them, or ask for nearer times."
+            )
+        warnings.warn(
+            f"to walk {since[-1] * unit:.3g}{time} takes {asked:.2g} solver steps; of longer gaps only the last {walked} "
+            f"({found.longest:.3g} time scales of the model) are walked, for what lay before is forgotten by then. Pass "
+            "max_step= to walk all.",
+            stacklevel=6,
+        )
+        return found
+
+
+@compile_plainly
 def prior_states(
     model: AbstractGenerative, num_samples: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "samples latent"], Draw]:
@@ -67,7 +106,7 @@ def prior_states(
     return initial, model.draws(num_samples, key=draw_key)
 
 
-@eqx.filter_jit
+@compile_plainly
 def draw_states(
     model: AbstractGenerative, known: Recognised, num_samples: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "samples times latent"], Draw]:
@@ -121,6 +160,11 @@ def input_knots(
     return (times - start) / layout.scaling.time_scale, layout.scaling.known_inputs(values)
 
 
+def _slack(layout: DataLayout, time: float) -> float:
+    """By how much times may differ that are the same: a small part of a step, and rounding."""
+    return 1e-6 * layout.typical_step * layout.scaling.time_scale + 4 * float(np.spacing(abs(time)))
+
+
 def inputs_at(layout: DataLayout, table: InputTable, times: ArrayLike) -> Float[np.ndarray, "n inputs"]:
     """The model's inputs at `times` from a table with the time as index, straight lines between its rows."""
     columns = [str(name) for name in np.asarray(table.columns)]
@@ -136,7 +180,7 @@ def inputs_at(layout: DataLayout, table: InputTable, times: ArrayLike) -> Float[
         row, column = bad[0]
         name, when = layout.input_names[column], np.asarray(table.index)[row]
         raise ValueError(f"future inputs must be known at every time; '{name}' is missing at {when}. Fill it in.")
-    slack = 1e-9 * max(abs(ahead[-1]), 1.0)
+    slack = _slack(layout, ahead[-1])
     if known[-1] < ahead[-1] - slack:
         end, asked = (layout.calendar.show(t) if layout.calendar else f"{t:g}" for t in (known[-1], ahead[-1]))
         raise ValueError(
@@ -146,11 +190,11 @@ def inputs_at(layout: DataLayout, table: InputTable, times: ArrayLike) -> Float[
     return np.stack([np.interp(ahead, known, values[:, i]) for i in range(values.shape[1])], axis=1)
 
 
-def start_node(window: Window, series: Series, origin: float) -> int:
+def start_node(layout: DataLayout, window: Window, series: Series, origin: float) -> int:
     """The row of the last `window` of a series that holds the observation at `origin`."""
     rows = series.times[series.mask.any(axis=1)][-(int(window.last_node()) + 1) :]
     nearest = int(np.argmin(np.abs(rows - origin)))
-    if abs(rows[nearest] - origin) > 1e-9 * max(abs(rows[-1]), 1.0):
+    if abs(rows[nearest] - origin) > _slack(layout, rows[-1]):
         raise ValueError(
             f"origin must be the time of an observation among the last {len(rows)} of '{series.name}'; got {origin:g}, the "
             f"nearest is {rows[nearest]:g}. Use that, or leave origin out."
@@ -189,13 +233,15 @@ def forecast(
     """Forecast what follows `series` at `times`, all in the user's units: a `Prediction`, or with quantiles the `Bands`."""
     ahead, start = times_ahead(layout, series, times, origin, sampling)
     scaling = layout.scaling
+    sampling.check_room(layout, len(ahead), len(model.initial.mean))
     window = last_window(series, scaling, layout.window_shape(model))
-    node = start_node(window, series, start)
+    node = start_node(layout, window, series, start)
     # Nodes near the end do not see the whole look-ahead; they would only blur an earlier state that does.
     informed = np.arange(len(window.node)) <= max(node, int(window.last_node()) - window.lookahead)
     window = eqx.tree_at(lambda w: w.node, window, window.node & informed)
     knots = input_knots(layout, series, start, ahead, inputs)
-    grids = make_grids(scaling.times(start), (ahead - start) / scaling.time_scale, sampling.step(layout), *knots)
+    since = (ahead - start) / scaling.time_scale
+    grids = make_grids(scaling.times(start), since, sampling.plan(model, layout, since), *knots)
     start_key, path_key, decode_key = jax.random.split(key, 3)
     window = jax.tree.map(jnp.asarray, window)
     if sampling.refines(model):
@@ -206,7 +252,7 @@ def forecast(
         initial = states[:, 0]
     else:
         initial, draws = eqx.filter_jit(model.states_at)(window, jnp.asarray(node), sampling.num_samples, key=start_key)
-    pieces = walk(model, draws, initial, grids, key=path_key)
+    pieces = walk(model, draws, initial, grids, scaling, key=path_key)
     return predict(model, layout, series.name, ahead, pieces, draws, quantiles=sampling.quantiles, key=decode_key)
 
 
@@ -223,10 +269,12 @@ def sample(
     asked, scaling = check_times(times, layout.calendar), layout.scaling
     if sampling.num_samples < 1:
         raise ValueError(f"num_samples must be at least 1; got {sampling.num_samples}. Ask for one trajectory or more.")
+    sampling.check_room(layout, len(asked), len(model.initial.mean), "Ask for fewer trajectories or times.")
     start = float(asked[0])
     knots = input_knots(layout, None, start, asked, inputs)
-    grids = make_grids(scaling.times(start), (asked - start) / scaling.time_scale, sampling.step(layout), *knots)
+    since = (asked - start) / scaling.time_scale
+    grids = make_grids(scaling.times(start), since, sampling.plan(model, layout, since), *knots)
     start_key, path_key, decode_key = jax.random.split(key, 3)
     initial, draws = prior_states(model, sampling.num_samples, start_key)
-    pieces = walk(model, draws, initial, grids, key=path_key)
+    pieces = walk(model, draws, initial, grids, scaling, key=path_key)
     return predict(model, layout, "sample", asked, pieces, draws, quantiles=sampling.quantiles, key=decode_key)

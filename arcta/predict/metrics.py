@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from ..data.moments import root_mean_square
 from ..data.series import Series
 from .prediction import Prediction
 
@@ -44,11 +45,11 @@ class Scores(dict[str, float]):
 
 
 def entry_scores(prediction: Prediction, series: Series) -> dict[str, Float[np.ndarray, "n channels"]]:
-    """Each score's contribution, entry by entry; `squared_error` in place of the rmse."""
+    """Each score's contribution, entry by entry; the `error` itself in place of the rmse."""
     values = series.values
     bands = {c: (prediction.quantile((1 - c) / 2), prediction.quantile((1 + c) / 2)) for c in LEVELS}
     return {
-        "squared_error": (prediction.mean - values) ** 2,
+        "error": prediction.mean - values,
         "crps": crps(prediction.observations, values),
         "log_density": prediction.log_density(values),
         **{f"coverage_{100 * c:g}": ((low <= values) & (values <= high)) * 1.0 for c, (low, high) in bands.items()},
@@ -65,7 +66,7 @@ def score(pairs: Sequence[tuple[Prediction, Series]]) -> Scores:
 
     def average(where: np.ndarray) -> dict[str, float]:
         means = {name: float(values[where].mean()) if where.any() else np.nan for name, values in entries.items()}
-        return {"rmse": float(np.sqrt(means.pop("squared_error"))), **means}
+        return {"rmse": root_mean_square(entries["error"][where]), **{n: x for n, x in means.items() if n != "error"}}
 
     channels = pairs[0][0].channels
     columns = [mask & (np.arange(len(channels)) == i) for i in range(len(channels))]

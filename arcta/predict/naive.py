@@ -12,8 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..data.moments import moments, root_mean_square
 from ..data.seasons import Season, find_seasons
 from ..data.series import Series, typical_step
+
+FURTHEST = 10_000  # steps
+LEAST = 1e-9  # of a channel's deviation, that a forecast is uncertain by
 
 
 class Grid(NamedTuple):
@@ -24,8 +28,8 @@ class Grid(NamedTuple):
     values: Float[np.ndarray, "n channels"]
 
     def steps_ahead(self, times: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """How many cells after the last one, at least none."""
-        return np.maximum(np.rint((times - self.start) / self.step).astype(int) - (len(self.values) - 1), 0)
+        """How many cells after the last one, at least none; beyond `FURTHEST` a forecast stays as it is there."""
+        return np.clip(np.rint((times - self.start) / self.step) - (len(self.values) - 1), 0, FURTHEST).astype(int)
 
 
 def to_grid(series: Series, step: float, max_rows: int = 2000) -> Grid:
@@ -57,25 +61,26 @@ Forecast = tuple[Float[np.ndarray, "n channels"], Float[np.ndarray, "n channels"
 Forecaster = Callable[[Series, Float[np.ndarray, " n"]], Forecast]
 
 
-def moments(train: Sequence[Series]) -> tuple[np.ndarray, np.ndarray]:
+def standards(train: Sequence[Series]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the unit of each channel."""
     mask, values = np.concatenate([s.mask for s in train]), np.concatenate([s.values for s in train])
-    count = np.maximum(mask.sum(axis=0), 1)
-    mean = values.sum(axis=0) / count
-    return mean, np.maximum(np.sqrt(np.sum((values - mean) ** 2 * mask, axis=0) / count), 1e-9)
+    found = moments(values, mask)
+    return found.mean, found.unit
 
 
 def deviations(train: Sequence[Series]) -> Float[np.ndarray, " channels"]:
-    """The standard deviation of each channel, the unit of errors that are compared over channels: one if it never varies, that of
-    all pixels together if they are frames."""
-    spread = moments(train)[1]
+    """The standard deviation of each channel, the unit of errors that are compared over channels: the value itself if it never
+    varies, that of all pixels together if they are frames."""
+    mask, values = np.concatenate([s.mask for s in train]), np.concatenate([s.values for s in train])
+    found = moments(values, mask)
     if train[0].frame_shape:
-        return np.full(len(spread), max(float(np.sqrt(np.mean(spread**2))), 1e-9))
-    return np.where(spread > 1e-9, spread, 1.0)
+        return np.full(len(found.unit), root_mean_square(found.unit))
+    return np.where(found.varies, found.unit, np.where(found.mean == 0, 1.0, np.abs(found.mean)))
 
 
 def training_mean(train: Sequence[Series]) -> Forecaster:
     """The mean and the spread of the training data, whatever came last."""
-    mean, spread = moments(train)
+    mean, spread = standards(train)
     return lambda context, times: (np.tile(mean, (len(times), 1)), np.tile(spread, (len(times), 1)))
 
 
@@ -83,17 +88,18 @@ def last_value(train: Sequence[Series]) -> Forecaster:
     """The last observed value of each channel; the spread is that of a random walk with the training data's steps, at most
     √2 times the training data's own."""
     step = typical_step(train)
-    mean, spread = moments(train)
+    mean, spread = standards(train)
     grids = [to_grid(item, step).values for item in train]
     with np.errstate(all="ignore"):
-        jumps = np.sqrt(np.nan_to_num(np.nanmean(np.concatenate([np.diff(g, axis=0) for g in grids]) ** 2, axis=0)))
+        steps = np.concatenate([np.diff(g, axis=0) for g in grids]) / spread
+        jumps = spread * np.sqrt(np.nan_to_num(np.nanmean(steps**2, axis=0)))
 
     def forecast(context: Series, times: np.ndarray) -> Forecast:
         held = np.array(
             [context.values[seen, c][-1] if (seen := context.mask[:, c]).any() else mean[c] for c in range(len(mean))]
         )
         walk = jumps * np.sqrt(np.maximum(times - context.times[-1], step) / step)[:, None]
-        return np.tile(held, (len(times), 1)), np.clip(walk, 1e-9, 1.41 * spread)
+        return np.tile(held, (len(times), 1)), np.clip(walk, LEAST * spread, 1.41 * spread)
 
     return forecast
 
@@ -123,7 +129,7 @@ def last_season(train: Sequence[Series], seasons: Sequence[Season] | None = None
 
 def _seasonal(train: Sequence[Series], period: float) -> tuple[Forecaster, float]:
     """The forecaster of one period, and its error in training in units of the channels' spreads."""
-    mean, spread = moments(train)
+    mean, spread = standards(train)
 
     def before(context: Series, times: np.ndarray) -> np.ndarray:
         result = np.tile(mean, (len(times), 1))
@@ -141,12 +147,14 @@ def _seasonal(train: Sequence[Series], period: float) -> tuple[Forecaster, float
         if inside.any():
             shifted = Series(item.times + period, np.where(item.mask, item.values, np.nan))
             miss = before(shifted, item.times[inside]) - item.values[inside]
-            errors.append(np.where(item.mask[inside], miss, np.nan))
+            errors.append(np.where(item.mask[inside], miss / spread, np.nan))
     with np.errstate(all="ignore"):
-        scatter = np.sqrt(np.nan_to_num(np.nanmean(np.concatenate(errors) ** 2, axis=0))) if errors else spread
-    scatter = np.where(scatter > 0, scatter, spread)
-    error = float(np.mean((scatter / spread) ** 2))
-    return lambda context, times: (before(context, times), np.tile(scatter, (len(times), 1))), error
+        scatter = (
+            np.sqrt(np.nan_to_num(np.nanmean(np.concatenate(errors) ** 2, axis=0))) if errors else np.ones_like(mean)
+        )
+    scatter = np.where(scatter > 0, scatter, 1.0)
+    error = float(np.mean(scatter**2))
+    return lambda context, times: (before(context, times), np.tile(spread * scatter, (len(times), 1))), error
 
 
 NAIVE = ("training mean", "last value", "last season", "drift")

@@ -6,16 +6,17 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..data.calendar import Calendar, time_index
+from ..data.moments import average, deviation, power_of_two
 from ..data.series import Series
 from ..model.reading import DataLayout
 from ..parts.generative import AbstractGenerative, Draw
+from ..runtime.compile import compile_plainly
 from ..runtime.host import ArrayLike
 from .figures import INK, MUTED, SECOND, draw_bands, draw_points, label, new_figure
 
@@ -138,7 +139,7 @@ class Prediction:
     @property
     def mean(self) -> Float[np.ndarray, "n channels"]:
         """E[x] at each time."""
-        return self.signal.mean(axis=0)
+        return average(self.signal)
 
     def quantile(self, probability: float, *, noise: bool = True) -> Float[np.ndarray, "n channels"]:
         """A quantile of x at each time; with `noise=False` that of the noise-free signal."""
@@ -157,18 +158,21 @@ class Prediction:
         dynamics, the uncertain parameters), and between the members' means (what the data did not decide)."""
         if self.member is None:
             raise ValueError("only an ensemble has both kinds of uncertainty; train one: arcta.fit(…, ensemble=8).")
-        groups = [self.observations[self.member == i] for i in np.unique(self.member)]
+        near = self.observations - average(self.observations)
+        unit = power_of_two(np.max(np.abs(near), axis=0))
+        near = near / unit
+        groups = [near[self.member == i] for i in np.unique(self.member)]
         within = np.mean([group.var(axis=0, ddof=1) for group in groups], axis=0)
         # Means of finite samples differ by chance too.
         chance = np.mean([group.var(axis=0, ddof=1) / len(group) for group in groups], axis=0)
         between = np.var([group.mean(axis=0) for group in groups], axis=0, ddof=1)
-        return np.sqrt(within), np.sqrt(np.maximum(between - chance, 0))
+        return unit * np.sqrt(within), unit * np.sqrt(np.maximum(between - chance, 0))
 
     def bands(self, quantiles: Sequence[float] = QUANTILES) -> Bands:
         """Mean, standard deviation and quantiles, without the paths."""
         levels = {q: self.quantile(q) for q in quantiles}
         about = (self.channels, self.units, self.time_unit, self.calendar)
-        return Bands(self.name, self.times, self.mean, self.observations.std(axis=0), levels, *about)
+        return Bands(self.name, self.times, self.mean, deviation(self.observations), levels, *about)
 
     def to_frame(self, quantiles: Sequence[float] = QUANTILES) -> pd.DataFrame:
         """A table: the time as index; for each channel its mean, its standard deviation and quantiles, noise included."""
@@ -208,7 +212,7 @@ class Prediction:
         return bands.plot(truth=truth, context=context, channels=channels, paths=self.signal[:num_paths])
 
 
-@eqx.filter_jit
+@compile_plainly
 def _decode(
     model: AbstractGenerative, states: Array, draws: Draw, first: Int[Array, ""], key: PRNGKeyArray
 ) -> tuple[Array, Array, Array]:
@@ -224,7 +228,7 @@ def _decode(
     return outputs, signal, jax.vmap(noisy, in_axes=(1, 0), out_axes=1)(outputs, rows)
 
 
-@eqx.filter_jit
+@compile_plainly
 def _mixture_log_density(model: AbstractGenerative, outputs: Array, draws: Draw, values: Array) -> Array:
     """log (1/K) Σ_k p(x | path k), for each entry of `values` (n, channels)."""
 
@@ -259,7 +263,7 @@ def predict(
             kept.append((observed, signal, np.asarray(states)[:, : len(times) - first]))
         else:
             levels = np.quantile(observed, quantiles, axis=0)
-            kept.append((signal.mean(axis=0)[None], observed.std(axis=0)[None], levels))
+            kept.append((average(signal)[None], deviation(observed)[None], levels))
         first += states.shape[1]
     joined = [np.concatenate(parts, axis=1) for parts in zip(*kept, strict=True)]
     if quantiles is not None:
@@ -278,6 +282,13 @@ def predict(
     observations, signal, states = joined
     states = scaling.undo(states) if model.decoder.in_data_coordinates else states
     return Prediction(name, np.asarray(times), observations, signal, states, *about, log_density)
+
+
+def join(parts: Sequence[Bands]) -> Bands:
+    """Bands that follow one another as one."""
+    times, mean, std = (np.concatenate([getattr(part, name) for part in parts]) for name in ("times", "mean", "std"))
+    levels = {q: np.concatenate([part.levels[q] for part in parts]) for q in parts[0].levels}
+    return dataclasses.replace(parts[0], times=times, mean=mean, std=std, levels=levels)
 
 
 def mix(parts: Sequence[Prediction]) -> Prediction:

@@ -73,6 +73,10 @@ def _rows(layout: DataLayout, series: Series, nodes: Float[np.ndarray, " nodes"]
     at = np.searchsorted(nodes, series.times[seen])
     values, mask = np.zeros((length, len(layout.channels))), np.zeros((length, len(layout.channels)), bool)
     values[at], mask[at] = scaling.values(series.values[seen]), series.mask[seen]
+    knots = (series.times if layout.input_names else nodes[:1]) - start
+    knots = knots / scaling.time_scale
+    known = scaling.known_inputs(series.inputs)[: len(knots)]
+    more = padded_length(len(knots)) - len(knots)  # a program for a few lengths, not for each
     since = np.pad((nodes - start) / scaling.time_scale, (0, length - len(nodes)), mode="edge")
     return Rows(
         start=array(scaling.times(start)),
@@ -80,8 +84,8 @@ def _rows(layout: DataLayout, series: Series, nodes: Float[np.ndarray, " nodes"]
         values=array(np.where(mask, values, 0)),
         mask=jax.device_put(mask),
         first=jax.device_put(np.asarray(first)),
-        input_times=array((series.times - start) / scaling.time_scale),
-        inputs=array(scaling.known_inputs(series.inputs)),
+        input_times=array(np.append(knots, knots[-1] + np.arange(1.0, more + 1))),
+        inputs=array(np.pad(known, ((0, more), (0, 0)), mode="edge")),
     )
 
 
@@ -145,7 +149,7 @@ def refined(
     guess = jnp.pad(guess, ((0, len(rows.times) - len(nodes)), (0, 0)), mode="edge")
     asked = np.pad(times, (0, padded_length(len(times)) - len(times)), mode="edge")
     size = len(model.drift.coefficients().mean)
-    respond = model.refined and 0 < size * guess.size <= LARGEST
+    respond = model.refined and 0 < size * max(guess.size, guess.shape[1] * len(asked)) <= LARGEST
     since = array((asked - nodes[0]) / layout.scaling.time_scale)
     for passes, stride in tries:
         found, change = _refine(model, rows, guess, since, respond=respond, passes=passes, stride=stride)

@@ -15,6 +15,8 @@ from .forecast import Sampling, draw_states
 from .prediction import Bands, Prediction, check_channels, check_times, predict
 from .recognise import posterior_at
 
+IN_PARTS = "Ask for fewer samples, or for a part of the times at once."
+
 
 def smoothing_times(
     series: Series, times: ArrayLike | None, calendar: Calendar | None, *, empty_rows: bool = False
@@ -49,6 +51,7 @@ def smooth(
     """
     check_channels(layout, series)
     asked = smoothing_times(series, times, layout.calendar)
+    sampling.check_room(layout, len(asked), len(model.initial.mean), IN_PARTS)
     known = posterior_at(model, layout, series, asked, refine=sampling.refines(model), thorough=sampling.thorough)
     state_key, decode_key = jax.random.split(key)
     states, draws = draw_states(model, known, sampling.num_samples, state_key)

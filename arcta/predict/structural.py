@@ -17,12 +17,13 @@ from ..model.reading import DataLayout
 from ..runtime.host import ArrayLike
 from ..runtime.threads import on_one_thread
 from .forecast import Sampling, input_knots, times_ahead
-from .prediction import Bands, Prediction, check_channels
-from .smooth import smoothing_times
+from .prediction import Bands, Prediction, check_channels, join
+from .smooth import IN_PARTS, smoothing_times
 
 LOOKED_AT = 600  # observations of a channel
 TOGETHER = 900  # observations of all channels
 STRETCH = 240  # points that are drawn together
+KEPT = 5_000_000  # numbers, before only quantiles are kept of them
 MODELS, MOST_OF_ONE = 12, 6  # draws of the parameters: of all candidates together, of a single one
 BEYOND = 0.2  # of the data's range, by which a root or a logarithm may leave it
 
@@ -145,8 +146,19 @@ def after(
     input_knots(layout, series, start, ahead, inputs)  # refuses what does not fit
     known = np.zeros((len(ahead), 0)) if inputs is None else np.asarray(inputs, float).reshape(len(ahead), -1)
     before = series.at_rows(series.times <= start)
-    told = tell(structure, layout, before, ahead, known, num_samples=sampling.num_samples, seed=seed)
-    return told if sampling.quantiles is None else told.bands(sampling.quantiles)
+    sampling.check_room(layout, len(ahead), len(layout.channels))
+    if sampling.quantiles is None:
+        return tell(structure, layout, before, ahead, known, num_samples=sampling.num_samples, seed=seed)
+    cells = sampling.num_samples * len(layout.channels)
+    length = max(STRETCH, KEPT // cells // STRETCH * STRETCH)
+    parts = [
+        tell(
+            structure, layout, before, ahead[at : at + length], known[at : at + length],
+            num_samples=sampling.num_samples, seed=seed + at,
+        ).bands(sampling.quantiles)
+        for at in range(0, len(ahead), length)
+    ]  # fmt: skip
+    return join(parts)
 
 
 def inside(
@@ -155,6 +167,7 @@ def inside(
     """What the structure says of a series at any times inside it."""
     check_channels(layout, series)
     asked = smoothing_times(series, times, layout.calendar, empty_rows=True)
+    Sampling(num_samples).check_room(layout, len(asked), len(layout.channels), IN_PARTS)
     known = _inputs_at(series, asked)
     if structure.together is not None:
         return _tell_together(structure, structure.together, layout, series, asked, known, num_samples, seed)

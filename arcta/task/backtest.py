@@ -31,17 +31,18 @@ MODEL = "latent SDE"
 Entries = dict[str, np.ndarray]
 SLACK = 1.05
 SCORED = 400  # rows of a horizon, at most
+NOTHING = 1e-6  # of a channel's deviation: errors that differ by less are the same
 
 
 def gaussian_scores(
     mean: Float[np.ndarray, "n channels"], std: Float[np.ndarray, "n channels"], values: Float[np.ndarray, "n channels"]
 ) -> dict[str, Float[np.ndarray, "n channels"]]:
-    """Entry by entry, for a Gaussian forecast: squared error, CRPS in closed form, and whether the 90 % band covers."""
+    """Entry by entry, for a Gaussian forecast: error, CRPS in closed form, and whether the 90 % band covers."""
     from scipy.special import ndtr, ndtri  # slow to import, rarely needed
 
     z = (values - mean) / std
     crps = std * (z * (2 * ndtr(z) - 1) + 2 * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) - 1 / np.sqrt(np.pi))
-    return {"squared_error": (mean - values) ** 2, "crps": crps, "coverage_90": (np.abs(z) < ndtri(0.95)) * 1.0}
+    return {"error": mean - values, "crps": crps, "coverage_90": (np.abs(z) < ndtri(0.95)) * 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +80,12 @@ class Backtest:
         for i, channel in enumerate(self.by_channel):
             rival = self._rival(channel)
             slack = 1.0 if rival in NAIVE else SLACK
-            good = [
-                end
-                for end in (0.25, 0.5, 0.75, 1.0)
-                if all(
-                    self._error(MODEL, i, begin, end) <= slack * self._error(rival, i, begin, end)
-                    for begin in (0.0, end - 0.25)
-                )
-            ]
-            found[channel] = max(good, default=0.0) * self.horizon
+
+            def good(begin: float, end: float, i: int = i, rival: str = rival, slack: float = slack) -> bool:
+                return self._error(MODEL, i, begin, end) <= slack * self._error(rival, i, begin, end) + NOTHING
+
+            reached = [end for end in (0.25, 0.5, 0.75, 1.0) if good(0.0, end) and good(end - 0.25, end)]
+            found[channel] = max(reached, default=0.0) * self.horizon
         return found
 
     def _rival(self, channel: str) -> str:
@@ -257,8 +255,8 @@ def _observed(
     row: Entries, after: Series, lead: Float[np.ndarray, " n"], scale: Float[np.ndarray, " channels"]
 ) -> Entries:
     """The observed entries of a forecast's scores, errors in units of each channel's scale, with their leads and channels."""
-    units = {"squared_error": scale**2, "crps": scale}
-    kept = {k: v / units.get(k, 1.0) for k, v in row.items() if k in units or k.startswith(("coverage", "pit"))}
+    kept = {k: v for k, v in row.items() if k.startswith(("coverage", "pit"))}
+    kept |= {"squared_error": (row["error"] / scale) ** 2, "crps": row["crps"] / scale}
     kept |= {"lead": np.broadcast_to(lead[:, None], after.mask.shape)}
     place = np.zeros(len(scale), int) if after.frame_shape else np.arange(len(scale))  # a frame is judged as one
     kept |= {"channel": np.broadcast_to(place, after.mask.shape)}

@@ -13,7 +13,9 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Bool
 
+from ..data.moments import moments
 from ..data.seasons import Season, find_seasons
 from ..data.series import Series
 from ..linear.find import find_structure, mean_evidence
@@ -53,10 +55,12 @@ def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:
     if not competes(spec, fit.training, data):
         return fit
     structure = find_structure(data, seasons_of(spec, data))
-    chosen = spec.structure == "linear" or _margin(fit, structure, data) > 0
+    # What never changes is certain beyond bounds, by either: it decides nothing.
+    varies = moments(*(np.concatenate([getattr(s, n) for s in data]) for n in ("values", "mask"))).varies
+    told = {"structure": mean_evidence(structure, data, varies), "latent SDE": _bound(fit, data, varies)}
+    chosen = spec.structure == "linear" or (_comparable(fit) and told["structure"] > told["latent SDE"])
     chosen = chosen or (_comparable(fit) and _forecasts_worse(fit, structure, max(data, key=len)))
-    told = {"structure": mean_evidence(structure, data), "latent SDE": _bound(fit, data)}
-    if structure.together is not None:
+    if structure.together is not None and varies.all():
         told["channels together"] = structure.together.evidence
     # An observation among its neighbours is what evidence is about: it alone decides who smooths.
     best = max(told, key=lambda name: told[name])
@@ -70,21 +74,22 @@ def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:
     )
 
 
-def _bound(fit: Fit, data: Sequence[Series]) -> float:
-    """The latent SDE's bound per observation, in the data's units."""
-    if not fit.history:
+def _bound(fit: Fit, data: Sequence[Series], varies: Bool[np.ndarray, " channels"]) -> float:
+    """The latent SDE's bound per observation of the channels that vary, in the data's units. Those that do not have what their
+    noise gives them."""
+    if not fit.history or not varies.any():
         return -np.inf
     counts = np.sum([item.mask.sum(axis=0) for item in data], axis=0)
-    last = [row["loss"] for row in fit.history[-3:]]
-    return -float(np.mean(last)) - float(np.sum(counts * np.log(fit.layout.scaling.scale))) / counts.sum()
+    total = -counts.sum() * np.mean([row["loss"] for row in fit.history[-3:]])
+    if not varies.all():
+        noise = np.asarray(fit.model.likelihood.normal_noise(len(varies))[0], float)[~varies]
+        total -= np.sum(counts[~varies] * -0.5 * np.log(2 * np.pi * np.e * np.where(noise > 0, noise, 1.0)))
+    kept = counts * varies
+    return float((total - np.sum(kept * np.log(fit.layout.scaling.scale))) / kept.sum())
 
 
 def _comparable(fit: Fit) -> bool:
     return "bernoulli" not in fit.reading.kinds  # a density of zeros and ones is no probability
-
-
-def _margin(fit: Fit, structure: Structure, data: Sequence[Series]) -> float:
-    return mean_evidence(structure, data) - _bound(fit, data) if _comparable(fit) else -np.inf
 
 
 def _forecasts_worse(fit: Fit, structure: Structure, series: Series) -> bool:

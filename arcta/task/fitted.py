@@ -28,6 +28,7 @@ from ..predict.prediction import Bands, Prediction
 from ..predict.smooth import smooth
 from ..predict.structural import after, inside
 from ..runtime.host import ArrayLike
+from ..runtime.process import check_not_forked
 from ..training.checkpoint import from_arrays, read_bundle, read_history, to_arrays, write_bundle, write_history
 from ..training.progress import Row
 from ..training.settings import Training
@@ -119,13 +120,11 @@ class Fit(Forecaster):
         dynamics smooth it, in one chain over the whole series, instead of the encoder's alone."""
         if data is None and len(self.context) > 1:
             raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
-        series = self._given(data)[0]
+        series, key = self._given(data)[0], as_key(key)
         if self.structure is not None and self.smooth_by_structure and refine is None:
-            return inside(
-                self.structure, self.layout, series, times, num_samples=num_samples, seed=as_seed(as_key(key))
-            )
+            return inside(self.structure, self.layout, series, times, num_samples=num_samples, seed=as_seed(key))
         sampling = Sampling(num_samples, refine=refine)
-        return cast(Prediction, self._mixed(smooth, series, times, sampling=sampling, key=as_key(key)))
+        return cast(Prediction, self._mixed(smooth, series, times, sampling=sampling, key=key))
 
     def refine(
         self,
@@ -161,6 +160,7 @@ class Fit(Forecaster):
         """
         import pandas as pd
 
+        check_not_forked()
         members, channels, scaling = self.members, self.layout.channels, self.layout.scaling
         rows: list[dict[str, str | float]] = []
         for name, item in self.model.drift.named_parameters().items():
@@ -185,6 +185,7 @@ class Fit(Forecaster):
 
         States are in the data's units if the decoder is the identity, latent otherwise. `time` defaults to the start.
         """
+        check_not_forked()
         scaling, own = self.layout.scaling, self.model.decoder.in_data_coordinates
         z = np.atleast_2d(np.asarray(states, float))
         z = scaling.values(z) if own else z
@@ -253,6 +254,7 @@ def load(
     **Arguments:** `folder` as given to `save` or `out=`; the user's own `drift`, `decoder` or `encoder` if the run was
     trained with one (code is never read from the file; the saved structure is checked against it).
     """
+    check_not_forked()
     folder = Path(folder)
     header, files = read_bundle(folder, "model")
     spec = restore_spec(header["configuration"], {"drift": drift, "decoder": decoder, "encoder": encoder})

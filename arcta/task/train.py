@@ -21,6 +21,7 @@ from ..data.batches import AbstractBatches, Slots, observed_entries
 from ..data.series import Series
 from ..data.store import Feed, Store
 from ..data.windows import Window
+from ..model.fault import find_fault_in_training
 from ..model.reading import DataLayout, Reading
 from ..model.spec import LatentSDE
 from ..parts.model import Model
@@ -29,7 +30,7 @@ from ..predict.prediction import Prediction, mix
 from ..runtime.compile import compile_lightly
 from ..training.checkpoint import Recorder, write_history
 from ..training.ensemble import Members, member, stack
-from ..training.loop import Alone, Best, Group, Hooks, Outcome, State, train
+from ..training.loop import Alone, Best, Group, Hooks, Outcome, State, TrainingDiverged, train
 from ..training.parallel import Devices, is_first
 from ..training.prepare import Prepared, prepare
 from ..training.progress import Row
@@ -203,6 +204,19 @@ def _finish(task: Task, prepared: Prepared, outcome: Outcome, before: list[Row])
     )
 
 
+def _blamed(task: Task, prepared: Prepared, error: TrainingDiverged) -> TrainingDiverged:
+    """The error with the name of the function that is to blame, if one is."""
+    model, step = cast(Model, task.pick(error.state.model, 0)), int(np.max(error.state.step)) + 1
+    fault = find_fault_in_training(model, prepared.layout.scaling, prepared.windows)
+    if fault is None:
+        return error
+    message = (
+        f"training stopped at step {step}: {fault}. The state after step {step - 1} is kept. It must be finite, its derivative "
+        "too, at all states near the data; change the function, or what its parameters may be."
+    )
+    return TrainingDiverged(message, error.state, fault)
+
+
 def train_task(
     task: Task, *, out: str | Path | None = None, resume: bool = False, progress: bool = True
 ) -> tuple[Fit, Group]:
@@ -223,7 +237,14 @@ def train_task(
         state = task.sharing.same(state)
     data = _batches(task, prepared, task.pick(state.key, 0))
     show = progress and task.lead
-    outcome = train(
-        prepared.objective, state, data, task.trainings[0], hooks=hooks, best=best, group=group, progress=show
-    )
+    try:
+        outcome = train(
+            prepared.objective, state, data, task.trainings[0], hooks=hooks, best=best, group=group, progress=show
+        )
+    except TrainingDiverged as error:
+        raise _blamed(task, prepared, error) from None
+    if outcome.history and outcome.history[-1].get("settled") == 0:  # no window has had a posterior to learn from
+        error = _blamed(task, prepared, TrainingDiverged("", outcome.state))
+        if error.fault:
+            raise error
     return _finish(task, prepared, outcome, before), group

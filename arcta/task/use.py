@@ -15,14 +15,18 @@ from ..parts.generative import AbstractGenerative
 from ..predict.forecast import InputTable, Sampling, forecast, inputs_at
 from ..predict.metrics import Scores, score
 from ..predict.prediction import Bands, Prediction, mix
+from ..runtime.compile import bound_programs
 from ..runtime.host import ArrayLike
+from ..runtime.process import check_not_forked
 
 Times = ArrayLike | Mapping[str, ArrayLike]
 Known = ArrayLike | InputTable | Mapping[str, ArrayLike | InputTable] | None
 
 
 def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
-    """A seed or a key, as a key."""
+    """A seed or a key, as a key; all that computes begins with one."""
+    check_not_forked()
+    bound_programs()
     return jax.random.key(key) if isinstance(key, int) else key
 
 
@@ -56,7 +60,11 @@ class Forecaster:
             return verb(members[0], self.layout, *arguments, sampling=sampling, key=key, **options)
         said = []
         for i, model in enumerate(members):
-            share = sampling._replace(num_samples=(sampling.num_samples + i) // len(members), quantiles=None)
+            share = sampling._replace(
+                num_samples=(sampling.num_samples + i) // len(members),
+                quantiles=None,
+                copies=sampling.copies * len(members),
+            )
             if share.num_samples > 0:
                 own = jax.random.fold_in(key, i)
                 said.append(verb(model, self.layout, *arguments, sampling=share, key=own, **options))
@@ -151,6 +159,7 @@ class Forecaster:
         """
         series, key = self._given(given), as_key(key)
         sampling = Sampling(num_samples, max_step, None if quantiles is None else tuple(quantiles), refine)
+        sampling = sampling._replace(copies=len(series))
         if len(series) == 1:
             return self._forecast_one(series[0], times, inputs, origin, sampling, key)
         return {

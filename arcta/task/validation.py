@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from ..data.moments import root_mean_square
 from ..data.series import Series, split
 from ..model.reading import DataLayout
 from ..predict.prediction import Prediction
@@ -50,7 +51,8 @@ def validator(
     """
 
     def validate(model: PyTree) -> Row:
-        totals, count = np.zeros(2), 0
+        errors: list[np.ndarray] = []
+        scaled: list[np.ndarray] = []
         for before, after in pairs:
             known = after.inputs if after.input_names else None
             try:
@@ -58,10 +60,9 @@ def validator(
             except FloatingPointError:
                 return {"validation": float("inf"), "validation_rmse": float("inf")}
             error = ahead.mean - after.values
-            scaled = error / layout.scaling.scale
-            totals += [np.sum(part[after.mask] ** 2) for part in (scaled, error)]
-            count += int(after.mask.sum())
-        validation, rmse = np.sqrt(totals / max(count, 1))
-        return {"validation": float(validation), "validation_rmse": float(rmse)}
+            errors.append(error[after.mask])
+            scaled.append((error / layout.scaling.scale)[after.mask])
+        validation, rmse = (root_mean_square(np.concatenate(parts)) for parts in (scaled, errors))
+        return {"validation": validation, "validation_rmse": rmse}
 
     return validate

@@ -92,11 +92,12 @@ class Pieces(Protocol):
 
 
 class TrainingDiverged(RuntimeError):
-    """A loss term or the gradient stopped being finite. `state` is the last good one."""
+    """A loss term or the gradient stopped being finite. `state` is the last good one; `fault`: which function it was, if that is
+    known."""
 
-    def __init__(self, message: str, state: State):
+    def __init__(self, message: str, state: State, fault: str | None = None):
         super().__init__(message)
-        self.state = state
+        self.state, self.fault = state, fault
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ..data.batches import TrainingData
 from ..data.series import Series, as_list
 from ..data.windows import Window, WindowShape, windows_of, with_fillers
 from ..model.build import build
+from ..model.fault import check_start
 from ..model.reading import DataLayout, Reading, read_data
 from ..model.spec import LatentSDE
 from ..model.start import warm_start
@@ -88,6 +89,8 @@ def prepare(
     if model.refined:
         shape = with_fillers(shape, series, layout.scaling, LONGEST)
     windows = windows_of(series, layout.scaling, shape) if like is None else like.windows
+    if recipe.warm:
+        check_start(model, layout.scaling, windows)
     model = warm_start(model, spec, layout, reading, windows) if recipe.warm else model
     loss = objective_of(training, smoothed=model.refined) if recipe.loss is None else recipe.loss(training)
     return Prepared(layout, shape, windows, loss, start(model, training, loss, key=key))
