@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..task.fitted import Fit
-from ..training.checkpoint import write_atomically
+from ..training.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

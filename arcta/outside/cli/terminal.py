@@ -17,7 +17,7 @@ from ...data.read import describe, reading
 from ...data.readers.source import Loaded
 from ...predict.prediction import Bands, Prediction
 from ...task.fitted import Fit, load
-from ...training.checkpoint import write_atomically
+from ...training.files import write_atomically
 from ..config import Configuration
 from .options import compilation_cache
 
@@ -43,8 +43,6 @@ def read_file(path: Path, configuration: Configuration, quiet: bool) -> Loaded:
 
 def load_run(run: Path) -> Fit:
     compilation_cache()
-    if not (run / "model.json").is_file():
-        raise ValueError(f"there is no saved run at {run} (no model.json). Train one with: arcta fit DATA --out {run}")
     return load(run)
 
 
