@@ -37,9 +37,9 @@ Random = np.random.Generator
 
 def some_structure(series: arcta.Series) -> Structure:
     model = LinearModel((Level(40.0), Season(40.0, 12.0)), np.linspace(-1, 1, 5), -np.inf, 0.1 * np.eye(5))
+    forms = (("identity", 0.6), ("root", 0.4))
     alone = tuple(
-        (Candidate(Scale.fit("identity", x), model), Candidate(Scale.fit("root", x + 2), model, 0.5))
-        for x in series.values.T
+        tuple(Candidate(Scale.fit(form, x + 2), model, share) for form, share in forms) for x in series.values.T
     )
     shared = Together((Rough(40.0),), np.zeros(1), np.ones((1, 2, 2)), np.zeros(2), 0.5)
     periods = (Period(12.0, 1, float("nan")),)
@@ -344,3 +344,62 @@ def test_damaged_lines_of_the_log_are_left_out(tmp_path):
     path.write_bytes(b"[" * 200_000 + b"\n" + good)
     with pytest.warns(UserWarning, match="1 of 30 lines"):
         assert len(read_history(tmp_path)) == 29
+
+
+# The format before ----------------------------------------------------------------------------------------------------
+
+
+def write_version_2(folder: Path, saves: list[Path]) -> None:
+    """The files that arcta wrote before: names that stay, no checksum of the header, the save before as `*.previous.*`."""
+    folder.mkdir()
+    for newest, run in enumerate(saves, 1 - len(saves)):
+        previous = "" if newest == 0 else ".previous"
+        header = json.loads((run / "model.json").read_bytes())
+        rows, _ = header.pop("history"), header.pop("checksum")
+        header["structure"]["periods"][0][2] = float("nan")
+        header["structure"]["channels"][0][0]["evidence"] = -float("inf")
+        sums = {}
+        for stem, named in header.pop("files").items():
+            data = next(run.glob(f"{stem}-{named['sha256'][:32]}*")).read_bytes()
+            (folder / f"{stem}{previous}.safetensors").write_bytes(data)
+            sums[f"{stem}.safetensors"] = named["sha256"]
+        text = json.dumps({**header, "version": 2, "sha256": sums}, indent=1, ensure_ascii=False)
+        (folder / f"model{previous}.json").write_text(text, "utf-8")
+        (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_runs_of_the_format_before_load_fall_back_and_are_saved_anew(run, tmp_path):
+    old, second = tmp_path / "old", tmp_path / "second"
+    some_fit(1, steps=9).save(second)
+    write_version_2(old, [run, second])
+    expected, first = arcta.load(second), arcta.load(run)
+    loaded = arcta.load(old)
+    assert loaded.history == expected.history
+    assert loaded.training == expected.training
+    assert repr(loaded.structure) == repr(expected.structure)
+    times = np.arange(40.0, 44.0)
+    inputs = np.zeros((4, 1))
+    same = [fit.forecast(times, inputs=inputs, num_samples=10).observations for fit in (loaded, expected)]
+    np.testing.assert_array_equal(*same)
+    (old / "model.json").write_bytes((old / "model.json").read_bytes()[:-200])
+    with pytest.warns(UserWarning, match="previous save was loaded"):
+        assert arcta.load(old).training == first.training
+    first.save(old)
+    expected.save(old)
+    assert arcta.load(old).training == expected.training
+    assert not list(old.glob("weights.*"))
+    assert len(list(old.glob("*.safetensors"))) == 6, "those of two saves, each of two members and a context"
+
+
+def test_damage_to_the_format_before_raises_nothing_but_value_errors(run, tmp_path):
+    """Its header has no checksum: what is still of the right kind is believed."""
+    old, copy = tmp_path / "old", tmp_path / "copy"
+    write_version_2(old, [run])
+    shutil.copytree(old, copy)
+    good = content(copy)
+    for seed in range(200):
+        files, rng = dict(good), np.random.default_rng(seed)
+        (flip, cut, scribble, swap, lose, change_field)[seed % 6](files, rng)
+        put(copy, files, good)
+        assert not wrong_with(copy, set(), any_result=True), seed
+        put(copy, good, {k: v for k, v in files.items() if good.get(k) is v})

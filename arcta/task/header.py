@@ -152,6 +152,7 @@ def check_sizes(header: Header, reading: Reading, arrays: Mapping[str, np.ndarra
     told, size = header.configuration, reading.latent_size
     layers = (told.encoder_sizes, told.decoder_sizes, told.drift_sizes, told.kernel_sizes)
     largest = [size * size, *(a * b for sizes in layers for a, b in zip((size, *sizes), sizes, strict=False))]
+    largest.append((told.lookahead + 1) * len(reading.kinds) * max(told.encoder_sizes, default=1))
     largest += [math.prod(item.shape) for item in (told.parameters or {}).values()]
     if told.drift == "neural" and told.posterior in ("auto", "smoother"):  # its coefficients have a full covariance
         largest.append(((told.drift_sizes or (1,))[-1] * size) ** 2)
