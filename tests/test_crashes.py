@@ -41,10 +41,10 @@ def some_fit(number: int) -> arcta.Fit:
     return arcta.Fit(SPEC, layout, reading, model, training, [DATA], rows, about={"number": number})
 
 
-FITS = [some_fit(number) for number in range(4)]
+FITS = [some_fit(number) for number in range(6)]
 WEIGHTS = [to_arrays(fit.model) for fit in FITS]
-STATES = [State(jnp.full(5, float(n)), (), jnp.asarray(n, jnp.int32), jax.random.key(0)) for n in range(4)]
-BESTS = [Best(jnp.full(3, float(n)), float(n)) for n in range(4)]
+STATES = [State(jnp.full(5, float(n)), (), jnp.asarray(n, jnp.int32), jax.random.key(0)) for n in range(6)]
+BESTS = [Best(jnp.full(3, float(n)), float(n)) for n in range(6)]
 
 
 def save_fit(folder: Path, number: int) -> None:
@@ -228,3 +228,30 @@ def test_two_saves_in_a_row_cut_short_at_any_calls_lose_nothing(tmp_path, monkey
 def test_two_saves_in_a_row_with_any_two_faults_lose_nothing(kind, first, tmp_path, monkeypatch):
     rows = {f"{kind}: {first}, {then}": pairs(kind, (first, then), tmp_path / "run", monkeypatch) for then in FAULTS}
     tell(rows, "a fault each in two saves in a row")
+
+
+def rows_of_saves(kind: str, count: int, folder: Path, patch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+    """Rows of six saves, each with a fault somewhere or none."""
+    save, load = SAVES[kind]
+    failed = []
+    for seed in range(count):
+        rng, done = np.random.default_rng(seed), -1
+        for number in range(6):
+            fault = str(rng.choice(FAULTS))
+            if attempt(save, folder, number, Disk(fault, int(rng.integers(0, 30))), patch):
+                done = number
+            wrong = lost(load, folder, done, number)
+            failed += [f"seed {seed}, save {number}: {wrong}"] if wrong else []
+        shutil.rmtree(folder, ignore_errors=True)
+    return count, failed
+
+
+def test_rows_of_saves_with_any_faults_lose_nothing(tmp_path, monkeypatch):
+    rows = {f"{kind}: six saves in a row": rows_of_saves(kind, 15, tmp_path / "run", monkeypatch) for kind in SAVES}
+    tell(rows, "a fault somewhere in each of six saves")
+
+
+@pytest.mark.slow
+def test_a_thousand_rows_of_saves_with_any_faults_lose_nothing(tmp_path, monkeypatch):
+    rows = {f"{kind}: six saves in a row": rows_of_saves(kind, 1000, tmp_path / "run", monkeypatch) for kind in SAVES}
+    tell(rows, "a fault somewhere in each of six saves")

@@ -18,16 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_damage import some_fit, told
 
 import arcta
+from arcta.outside.page import Section, write_report
+from arcta.predict.figures import new_figure
 from arcta.runtime.cache import fault_of, keep_programs
 from arcta.task.run import read_run
 from arcta.training.bundle import _seal, read_bundle, write_bundle
+from arcta.training.checkpoint import Recorder
 from arcta.training.files import append, clean, write_atomically
 from arcta.training.lock import lock
+from arcta.training.loop import Best, State
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs links, owners and signals as POSIX has them")
 
@@ -285,6 +290,30 @@ def test_planted_links_are_neither_followed_nor_written_through(tmp_path):
     assert secret.read_text() == "mine"
 
 
+@posix
+def test_figures_and_checkpoints_are_not_written_through_links(tmp_path):
+    secret, run = tmp_path / "secret", tmp_path / "run"
+    secret.write_text("mine")
+    (run / "figures").mkdir(parents=True)
+    (run / "figures" / "f.png").symlink_to(secret)
+    fit, figure = some_fit(), new_figure(1)[0]
+    words = {"title": "", "lead": "", "headline": {}, "command": ""}
+    write_report(run, fit, sections=[Section("A figure", figure, "f")], **words)
+    assert (run / "figures" / "f.png").read_bytes().startswith(b"\x89PNG")
+    assert secret.read_text() == "mine"
+    shutil.rmtree(run / "figures")
+    for name in ("figures", "checkpoint"):
+        (run / name).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(ValueError, match="figures is a symbolic link"):
+        write_report(run, fit, sections=[], **words)
+    state = State(jnp.zeros(1), (), jnp.zeros((), jnp.int32), jax.random.key(0))
+    with pytest.raises(ValueError, match="checkpoint is a symbolic link"):
+        Recorder(run, {}).checkpoint(state, Best())
+    fit.save(run)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_temporary_files_of_processes_that_are_no_more_are_removed(tmp_path):
     child = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True, text=True
@@ -426,7 +455,9 @@ def test_a_damaged_entry_of_the_cache_is_deleted_and_compiled_again(tmp_path):
     code = textwrap.dedent("""
         import sys, pathlib, warnings, jax
         warnings.simplefilter("error")
-        from arcta.runtime.cache import keep_programs
+        from arcta.outside.page import Section, write_report
+from arcta.predict.figures import new_figure
+from arcta.runtime.cache import keep_programs
         seen = []
         jax.monitoring.register_event_listener(lambda event, **_: seen.append(event.rsplit("/", 1)[-1]))
         assert keep_programs(pathlib.Path(sys.argv[1]))

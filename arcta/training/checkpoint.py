@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .bundle import Arrays, read_bundle, remove_bundle, write_bundle
-from .files import append, make_folder, read_plain, write_atomically
+from .files import append, make_folder, make_own_folder, read_plain, write_atomically
 from .loop import Best, State
 from .progress import Row
 
@@ -145,4 +145,5 @@ class Recorder:
         if best.model is not None:
             header["best_score"] = best.score
             files["best"] = to_arrays(best.model)
+        make_own_folder(self.folder / "checkpoint")
         write_bundle(self.folder / "checkpoint", "latest", header, files)

@@ -84,6 +84,13 @@ def make_folder(folder: Path) -> None:
         raise ValueError(f"{folder} is needed as a folder, and something else is there. Name another one.")
 
 
+def make_own_folder(folder: Path) -> None:
+    """`make_folder` for one inside a run, which is no link to elsewhere."""
+    if folder.is_symlink():
+        raise ValueError(f"{folder} is a symbolic link, which arcta neither makes nor follows. Remove it.")
+    make_folder(folder)
+
+
 def clean(folder: Path) -> None:
     """Remove what processes that are no more left half-written."""
     for path in folder.iterdir():
