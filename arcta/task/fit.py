@@ -28,7 +28,7 @@ from ..training.parallel import devices as devices_of
 from ..training.settings import Training
 from .compete import with_structure
 from .fitted import Fit, write_run
-from .run import holds_run
+from .run import holds_run, remove_pages
 from .train import Task, train_task
 from .use import Forecaster, as_key
 from .validation import hold_out
@@ -199,7 +199,7 @@ def fit(
         about={"seed": key if isinstance(key, int) else None, **({"rows": len(store)} if store else {}), **(about or {})},
     )  # fmt: skip
     with lock(Path(out)) if out is not None and task.lead else contextlib.nullcontext():
-        return cast(F, _run(task, model, out=out, resume=resume, progress=progress))
+        return cast(F, _run(task, model, out=out, resume=resume, progress=progress, anew=overwrite))
 
 
 def _check_folder(out: str | Path | None, resume: bool, overwrite: bool) -> None:
@@ -226,11 +226,14 @@ def _check_about(about: Mapping[str, object] | None) -> None:
         ) from None
 
 
-def _run(task: Task, model: LatentSDE, *, out: str | Path | None, resume: bool, progress: bool) -> Fit:
-    """Train, compete with the structure of the data, save: before that too, since it takes a while."""
+def _run(task: Task, model: LatentSDE, *, out: str | Path | None, resume: bool, progress: bool, anew: bool) -> Fit:
+    """Train, compete with the structure of the data, save: before that too, since it takes a while. `anew`: without the pages of
+    the run that is there."""
     fitted, _ = _train(task, out=out, resume=resume, progress=progress)
     folder = Path(out) if out is not None and task.lead else None
     if folder is not None:
+        if anew:
+            remove_pages(folder)
         write_run(fitted, folder)
     whole = with_structure(fitted, model, [] if task.store is not None else task.series)
     if folder is not None and whole is not fitted:
