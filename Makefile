@@ -15,7 +15,7 @@ setup: .venv/.ready
 	@touch $@
 
 demo: setup
-	$(BIN)/arcta demo --out demo
+	$(BIN)/arcta demo --out demo --force
 
 test: setup
 	$(BIN)/python -m pytest -n 2

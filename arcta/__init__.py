@@ -1,5 +1,11 @@
 """arcta: latent stochastic differential equations from noisy time series, learned without a solver."""
 
+# ruff: noqa: E402
+from .outside.cli.signals import while_starting
+
+while_starting()  # the imports below take a second or more
+
+# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import arcta
+from arcta.data.moments import kind_of
 from arcta.data.seasons import find_seasons
-from arcta.data.series import kind_of
 from arcta.model.reading import read_data
 from arcta.predict import classical
 from arcta.predict.metrics import crps

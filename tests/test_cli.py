@@ -228,6 +228,7 @@ BAD = {
     "on disk, and held out": (["fit", "{csv}", "--spacing", "1", "--holdout", "0.2"], "npy|held|holdout"),
     "on disk, two clocks": (["fit", "{csv}", "--spacing", "1", "--times", "{csv}"], "no --times beside it"),
     "on disk, not an array": (["fit", "{csv}", "--spacing", "1"], "npy"),
+    "a run is there": (["fit", "{csv}", "--out", "{run}"], "holds a run already.*--resume.*--force"),
     "no study": (["study", "nothing"], "no study 'nothing'"),
     "no seeds": (["study", "lorenz", "--seeds", "0"], "--seeds must be at least 1"),
 }
@@ -238,7 +239,7 @@ def test_a_file_that_stays_on_disk(tmp_path, capsys):
     np.save(tmp_path / "long.npy", np.sin(times)[:, None] + 0.05 * np.random.default_rng(0).standard_normal((600, 2)))
     np.save(tmp_path / "times.npy", times)
     for option in (("--spacing", "0.5"), ("--times", str(tmp_path / "times.npy"), "--no-report")):
-        words = f"--steps 5 --time-unit s --channels a b --out {tmp_path / 'run'}".split()
+        words = f"--steps 5 --time-unit s --channels a b --force --out {tmp_path / 'run'}".split()
         assert run("fit", str(tmp_path / "long.npy"), *option, *words, "--json") == 0
         assert "with 600 rows and 2 channels" in (tmp_path / "run" / "report.html").read_text()
         assert json.loads(capsys.readouterr().out)["stopped"] == "finished"
@@ -256,7 +257,7 @@ def test_bad_input_exits_with_two_and_one_sentence(trained, tmp_path, name, caps
     (tmp_path / "broken.parquet").write_bytes(b"no")
     table().rename(columns={"level [m]": "depth"}).to_csv(tmp_path / "other.csv", index=False)
     places = {"tmp": tmp_path, "csv": trained / "site.csv", "run": trained / "run", "future": future(tmp_path)}
-    out = ["--out", str(tmp_path / "new")] if words[0] == "fit" else []
+    out = ["--out", str(tmp_path / "new")] if words[0] == "fit" and "--out" not in words else []
     before = sorted(path.name for path in tmp_path.iterdir())
     assert run(*[word.format(**places) for word in words], *out) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]

@@ -13,7 +13,8 @@ from arcta.parts import decoders, encoders, likelihoods, posterior, sde
 
 PACKAGE = Path(arcta.__file__).parent
 ORDER = """
-runtime.memory runtime.compile runtime.threads runtime.host runtime.sums runtime.activations runtime.random runtime.small runtime.process
+runtime.memory runtime.compile runtime.threads runtime.host runtime.sums runtime.activations runtime.random runtime.small
+runtime.process runtime.cache
 data.calendar data.moments data.series data.readers.source data.readers.columns data.readers.text data.readers.tables
 data.readers.arrays data.read data.seasons data.scaling data.windows data.batches data.store data.datasets
 linear.components linear.scales linear.learn linear.together linear.structure linear.find
@@ -21,13 +22,14 @@ parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.post
 parts.sde parts.physics parts.diffusion parts.likelihoods parts.channels parts.generative parts.chain parts.smoother parts.model
 bound.quadrature bound.residual bound.elbo bound.objective bound.evidence bound.closed
 model.spec model.survey model.reading model.build model.fault model.start
-training.settings training.progress training.loop training.checkpoint training.ensemble training.parallel training.prepare
+training.settings training.progress training.loop training.files training.lock training.bundle training.checkpoint
+training.ensemble training.parallel training.prepare
 predict.solve predict.figures predict.prediction predict.recognise predict.forecast predict.smooth predict.structural
 predict.metrics predict.naive predict.classical
-task.use task.validation task.run task.fitted task.compete task.train task.fit task.backtest
+task.use task.validation task.header task.run task.fitted task.compete task.train task.fit task.backtest
 rivals.solved rivals.baselines
 outside.page outside.report outside.config outside.demo outside.study
-outside.cli.options outside.cli.terminal outside.cli.train outside.cli.use outside.cli.runs outside.cli.commands
+outside.cli.signals outside.cli.options outside.cli.terminal outside.cli.train outside.cli.use outside.cli.runs outside.cli.commands
 """.split()  # noqa: SIM905
 VERBS = {"fit", "forecast", "read", "backtest", "elbo", "store", "__init__"}  # the public ones, and Series(…)
 

@@ -1,4 +1,4 @@
-"""Means and deviations by column that neither overflow nor cancel, whatever the data's size and offset.
+"""What kind of values a channel has, and means and deviations by column that neither overflow nor cancel, whatever the data's size and offset.
 
     mean = c + u ⟨(x − c)/u⟩,      deviation = u √⟨((x − mean)/u)²⟩
 
@@ -7,6 +7,7 @@ with c in the middle of the range and u the power of two near half of it, so tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ class Moments(NamedTuple):
         return np.where(self.varies, np.maximum(self.deviation, np.nextafter(0, 1)), np.maximum(still, SMALLEST))
 
 
-def power_of_two(size: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+def power_of_two(size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     """The power of two next to some sizes; one for zero. Division by it is exact."""
     return np.where(size > 0, np.ldexp(1.0, np.clip(np.frexp(size)[1], -1021, 1023)), 1.0)
 
@@ -72,3 +73,22 @@ def root_mean_square(errors: Float[np.ndarray, " n"]) -> float:
         return float("nan")
     unit = float(power_of_two(np.max(np.abs(errors), keepdims=True))[0])
     return unit * float(np.sqrt(np.mean((errors / unit) ** 2)))
+
+
+def kind_of(columns: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
+    """`"binary"`, `"counts"`, `"scattered counts"` or `"real"`, by the observed values of one channel in all series.
+
+    Counts are integers from 0 on that scatter about their neighbours as counts do: by at least half of their mean; scattered ones
+    by more than twice. Whole degrees or percentages scatter less and are real.
+    """
+    seen = [column[mask] for column, mask in zip(columns, masks, strict=True)]
+    x = np.concatenate(seen)
+    if not len(x) or (x < 0).any() or (x != np.round(x)).any() or x.max() > 1e9:
+        return "real"
+    if x.max() <= 1:
+        return "binary" if len(np.unique(x)) == 2 else "real"
+    jumps = np.concatenate([np.diff(part) for part in seen])
+    scatter = 0.5 * np.mean(jumps**2) if len(jumps) else 0.0
+    if x.mean() > 50 or scatter < 0.5 * x.mean():
+        return "real"
+    return "counts" if scatter <= 2 * x.mean() else "scattered counts"

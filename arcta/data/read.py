@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from .moments import kind_of
 from .readers.arrays import from_dataset, from_frames, from_npz, from_zarr
 from .readers.source import Loaded, Options, Table, first_line
 from .readers.tables import from_table
 from .readers.text import read_text
-from .series import Series, as_list, kind_of
+from .series import Series, as_list
 
 
 def read(

@@ -271,25 +271,6 @@ class Series:
         )
 
 
-def kind_of(columns: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
-    """`"binary"`, `"counts"`, `"scattered counts"` or `"real"`, by the observed values of one channel in all series.
-
-    Counts are integers from 0 on that scatter about their neighbours as counts do: by at least half of their mean; scattered ones
-    by more than twice. Whole degrees or percentages scatter less and are real.
-    """
-    seen = [column[mask] for column, mask in zip(columns, masks, strict=True)]
-    x = np.concatenate(seen)
-    if not len(x) or (x < 0).any() or (x != np.round(x)).any() or x.max() > 1e9:
-        return "real"
-    if x.max() <= 1:
-        return "binary" if len(np.unique(x)) == 2 else "real"
-    jumps = np.concatenate([np.diff(part) for part in seen])
-    scatter = 0.5 * np.mean(jumps**2) if len(jumps) else 0.0
-    if x.mean() > 50 or scatter < 0.5 * x.mean():
-        return "real"
-    return "counts" if scatter <= 2 * x.mean() else "scattered counts"
-
-
 def as_list(data: Series | Iterable[object]) -> list[Series]:
     """One series or several, as a list whose members agree in channels and inputs and differ in name."""
     series: list[Series] = []
@@ -315,6 +296,17 @@ def as_list(data: Series | Iterable[object]) -> list[Series]:
     return series
 
 
+def _check_sizes(series: list[Series]) -> None:
+    for item in series:
+        huge = np.argwhere(np.abs(item.values) > LARGEST)
+        if len(huge):
+            row, column = huge[0]
+            raise ValueError(
+                f"values beyond {LARGEST:g} leave no room to compute with; row {row}, channel '{item.channels[column]}' of series "
+                f"'{item.name}' is {item.values[row, column]:g}. Give that channel in a larger unit."
+            )
+
+
 def check_training_data(series: list[Series]) -> None:
     """Refuse what no model can be learned from; warn of what is kept but carries little."""
     seen = sum(item.mask.sum(axis=0) for item in series)
@@ -324,14 +316,7 @@ def check_training_data(series: list[Series]) -> None:
             f"every channel must be observed at least once; channel '{series[0].channels[never[0]]}' is missing in all "
             "rows. Drop that channel."
         )
-    for item in series:
-        huge = np.argwhere(np.abs(item.values) > LARGEST)
-        if len(huge):
-            row, column = huge[0]
-            raise ValueError(
-                f"values beyond {LARGEST:g} leave no room to compute with; row {row}, channel '{item.channels[column]}' of series "
-                f"'{item.name}' is {item.values[row, column]:g}. Give that channel in a larger unit."
-            )
+    _check_sizes(series)
     lone = [item.name for item in series if item.mask.any(axis=1).sum() < 2]
     if lone and len(lone) == len(series):
         raise ValueError(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 from jaxtyping import Float, Int
+from msgspec import Meta
 
 from ..data.seasons import Season as Period
 from ..data.series import Series
@@ -16,6 +19,7 @@ from .learn import LinearModel
 from .scales import Scale
 from .together import Panel, Together
 
+Positive = Annotated[float, Meta(gt=0)]
 KINDS: dict[str, type[Component]] = {
     "constant": Constant, "level": Level, "slope": Slope, "damped slope": Damped, "rough": Rough, "smooth": Smooth,
     "cycle": Cycle, "season": Season, "inputs": Inputs,
@@ -96,28 +100,70 @@ def panel_of(structure: Structure, item: Series, rows: Int[np.ndarray, " rows"])
     return Panel(structure.points(item.times[rows], item.inputs[rows]), values, seen)
 
 
+class StoredComponent(msgspec.Struct, forbid_unknown_fields=True):
+    """A component as JSON: its kind, and what a season has beside the span."""
+
+    kind: Literal["constant", "level", "slope", "damped slope", "rough", "smooth", "cycle", "season", "inputs"]
+    span: Positive
+    period: Positive | None = None
+
+
+class StoredScale(msgspec.Struct, forbid_unknown_fields=True):
+    form: Literal["identity", "root", "log"]
+    shift: float
+    spread: Positive
+    lowest: float | None
+    least: Annotated[float, Meta(ge=0)]
+
+
+class StoredCandidate(msgspec.Struct, forbid_unknown_fields=True):
+    scale: StoredScale
+    share: Annotated[float, Meta(ge=0)]
+    evidence: float | None
+    parameters: list[float]
+    root: list[list[float]] | None
+    components: list[StoredComponent]
+
+
+class StoredTogether(msgspec.Struct, forbid_unknown_fields=True):
+    components: list[StoredComponent]
+    parameters: list[float]
+    loadings: list[list[list[float]]]
+    noise: list[float]
+    evidence: float | None
+
+
+class StoredStructure(msgspec.Struct, forbid_unknown_fields=True):
+    """A `Structure` as JSON: plain numbers and words; None stands for numbers that are not finite."""
+
+    channels: list[Annotated[list[StoredCandidate], Meta(min_length=1)]]
+    step: Positive
+    periods: list[tuple[Positive, int, float | None, str]]
+    inputs: tuple[list[float], list[float]]
+    evidence: list[float | None]
+    together: StoredTogether | None
+
+
 def to_json(structure: Structure) -> dict[str, object]:
-    """All there is to a structure, as plain numbers and words."""
+    """All there is to a structure, in the form of a `StoredStructure`."""
     return {
-        "channels": [
-            [
-                {
-                    "scale": dataclasses.asdict(c.scale),
-                    "share": c.share,
-                    "evidence": c.model.evidence,
-                    "parameters": c.model.θ.tolist(),
-                    "root": None if c.model.root is None else c.model.root.tolist(),
-                    "components": [_told(part) for part in c.model.components],
-                }
-                for c in candidates
-            ]
-            for candidates in structure.channels
-        ],
+        "channels": [[_candidate_to_json(c) for c in candidates] for candidates in structure.channels],
         "step": structure.step,
         "periods": [list(period) for period in structure.periods],
         "inputs": [structure.input_shift.tolist(), structure.input_scale.tolist()],
         "evidence": structure.evidence.tolist(),
         "together": None if structure.together is None else _together_to_json(structure.together),
+    }
+
+
+def _candidate_to_json(candidate: Candidate) -> dict[str, object]:
+    return {
+        "scale": dataclasses.asdict(candidate.scale),
+        "share": candidate.share,
+        "evidence": candidate.model.evidence,
+        "parameters": candidate.model.θ.tolist(),
+        "root": None if candidate.model.root is None else candidate.model.root.tolist(),
+        "components": [_told(part) for part in candidate.model.components],
     }
 
 
@@ -135,30 +181,52 @@ def _told(component: Component) -> dict[str, object]:
     return {"kind": _name(component), **dataclasses.asdict(component)}
 
 
-def from_json(stored: Mapping[str, Any]) -> Structure:
-    """What `to_json` wrote."""
-
-    def component(told: Mapping[str, Any]) -> Component:
-        return KINDS[told["kind"]](**{name: value for name, value in told.items() if name != "kind"})
-
-    def candidate(told: Mapping[str, Any]) -> Candidate:
-        parts = tuple(component(part) for part in told["components"])
-        root = None if told["root"] is None else np.array(told["root"], float)
-        model = LinearModel(parts, np.array(told["parameters"], float), told["evidence"], root)
-        return Candidate(Scale(**told["scale"]), model, told["share"])
-
-    def together(told: Mapping[str, Any]) -> Together:
-        parts = tuple(component(part) for part in told["components"])
-        θ, loadings, noise = (np.array(told[name], float) for name in ("parameters", "loadings", "noise"))
-        return Together(parts, θ, loadings, noise, told["evidence"])
-
-    shift, scale = (np.array(part, float) for part in stored["inputs"])
+def from_json(stored: Mapping[str, object]) -> Structure:
+    """What `to_json` wrote, if all its parts agree."""
+    told = msgspec.convert(stored, StoredStructure)
+    channels, inputs = len(told.channels), len(told.inputs[0])
+    shift, scale = (_array(part, inputs) for part in told.inputs)
     return Structure(
-        tuple(tuple(candidate(c) for c in candidates) for candidates in stored["channels"]),
-        stored["step"],
-        tuple(Period(*period) for period in stored["periods"]),
+        tuple(tuple(map(_candidate, candidates)) for candidates in told.channels),
+        told.step,
+        tuple(Period(period, n, np.nan if share is None else share, name) for period, n, share, name in told.periods),
         shift,
         scale,
-        np.array(stored["evidence"], float),
-        None if stored["together"] is None else together(stored["together"]),
+        _array([-np.inf if number is None else number for number in told.evidence], channels),
+        None if told.together is None else _together(told.together, channels),
     )
+
+
+def _array(numbers: Sequence[object], *shape: int) -> np.ndarray:
+    """Numbers as an array, if they have that shape."""
+    try:
+        found = np.array(numbers, float)
+    except ValueError:  # lists of different lengths
+        found = np.zeros(())
+    if found.shape != shape and not (found.size == 0 == math.prod(shape)):
+        raise ValueError(f"its structure needs an array of shape {shape} where it has another")
+    return found.reshape(shape)
+
+
+def _component(told: StoredComponent) -> Component:
+    kind = KINDS[told.kind]
+    if (told.period is not None) != (kind is Season):
+        raise ValueError(f"its structure has a {told.kind} {'without' if kind is Season else 'with'} a period")
+    return kind(told.span) if told.period is None else Season(told.span, told.period)
+
+
+def _candidate(told: StoredCandidate) -> Candidate:
+    parts = tuple(map(_component, told.components))
+    count = 1 + sum(len(part.prior) for part in parts)
+    root = None if told.root is None else _array(told.root, count, count)
+    evidence = -np.inf if told.evidence is None else told.evidence
+    scale = Scale(told.scale.form, told.scale.shift, told.scale.spread, told.scale.lowest, told.scale.least)
+    return Candidate(scale, LinearModel(parts, _array(told.parameters, count), evidence, root), told.share)
+
+
+def _together(told: StoredTogether, num_channels: int) -> Together:
+    parts = tuple(map(_component, told.components))
+    θ = _array(told.parameters, sum(len(part.prior) - 1 for part in parts))
+    loadings = _array(told.loadings, len(parts), num_channels, num_channels)
+    evidence = -np.inf if told.evidence is None else told.evidence
+    return Together(parts, θ, loadings, _array(told.noise, num_channels), evidence)

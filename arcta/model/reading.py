@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data.calendar import Calendar
-from ..data.moments import moments
+from ..data.moments import kind_of, moments
 from ..data.scaling import Scaling, noise_level
-from ..data.series import Series, as_list, check_training_data, kind_of
+from ..data.series import Series, as_list, check_training_data
 from ..data.windows import WindowShape, clip_partition_size
 from ..parts.generative import AbstractGenerative
 from ..parts.likelihoods import LIKELIHOODS, ChannelLikelihood

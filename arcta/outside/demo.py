@@ -40,11 +40,15 @@ def data(seed: int = 0) -> tuple[Series, Series]:
     return split(lotka_volterra(seed=seed), time=50.0)
 
 
-def run(out: str | Path = "demo", *, key: int = 0, progress: bool = True) -> tuple[Fit, Scores, Path]:
+def run(
+    out: str | Path = "demo", *, overwrite: bool = False, key: int = 0, progress: bool = True
+) -> tuple[Fit, Scores, Path]:
     """Train, score, draw, save below `out`; returns the fit, its scores and the page's path."""
     began = time.perf_counter()
     train, test = data()
-    fitted = fit(MODEL, train, key=key, validation=test, training=TRAINING, out=out, progress=progress)
+    fitted = fit(
+        MODEL, train, key=key, validation=test, training=TRAINING, out=out, overwrite=overwrite, progress=progress
+    )
     scores = fitted.score(test, key=1)
     recent = train.at_rows(train.times >= 35.0)
     ahead = fitted.forecast(test.times, key=1).plot(truth=test, context=recent)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..task.fitted import Fit
-from ..training.checkpoint import write_atomically
+from ..training.files import make_own_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +43,13 @@ def svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
+
+
+def drawn(figure: Figure, kind: str) -> bytes:
+    """A figure as the content of a file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=130)
+    return buffer.getvalue()
 
 
 def table(rows: Sequence[Mapping[str, Any]], first: str) -> str:
@@ -92,12 +99,12 @@ def write_report(
     - `command`: what reproduces the page.
     """
     folder = Path(folder)
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    make_own_folder(folder / "figures")
     parts = []
     for section in sections:
         body = section.body
         if not isinstance(body, str):
-            body.savefig(folder / "figures" / f"{section.stem}.png", dpi=130)
+            write_atomically(folder / "figures" / f"{section.stem}.png", drawn(body, "png"))
             body = f"<figure>{svg(body)}</figure>"
         text = f"<p class='note'>{html.escape(section.text)}</p>" if section.text else ""
         parts.append(f"<section><h2>{html.escape(section.heading)}</h2>{text}{section.above}{body}</section>")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import html
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from ..predict.prediction import Prediction
 from ..predict.structural import decompose
 from ..task.backtest import Backtest, backtest_held_out
 from ..task.fitted import Fit
+from ..training.files import make_own_folder, write_atomically
 from .page import Section, table, write_report
 
 if TYPE_CHECKING:
@@ -97,10 +99,11 @@ def _film(folder: Path, after: Series, ahead: Prediction) -> Section:
         frame = np.concatenate([observed.reshape(shape), rule, forecast.reshape(shape)], axis=1)
         image = Image.fromarray((255 * np.clip(frame, 0, 1)).astype(np.uint8))
         pictures.append(image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST))
-    path = folder / "figures" / "forecast.gif"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=80, loop=0)
-    content = base64.b64encode(path.read_bytes()).decode()
+    buffer = io.BytesIO()
+    pictures[0].save(buffer, "gif", save_all=True, append_images=pictures[1:], duration=80, loop=0)
+    make_own_folder(folder / "figures")
+    write_atomically(folder / "figures" / "forecast.gif", buffer.getvalue())
+    content = base64.b64encode(buffer.getvalue()).decode()
     film = f"<img alt='observed and forecast frames' src='data:image/gif;base64,{content}'>"
     return Section("Film: observed (left) and forecast (right)", film)
 

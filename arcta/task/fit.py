@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +23,14 @@ from ..model.spec import LatentSDE
 from ..runtime.memory import return_memory
 from ..runtime.process import check_not_forked
 from ..training.ensemble import KNOBS
+from ..training.lock import lock
 from ..training.loop import Group, TrainingDiverged
 from ..training.parallel import Devices
 from ..training.parallel import devices as devices_of
 from ..training.settings import Training
 from .compete import with_structure
-from .fitted import Fit
+from .fitted import Fit, write_run
+from .run import holds_run, remove_pages
 from .train import Task, train_task
 from .use import Forecaster, as_key
 from .validation import hold_out
@@ -108,6 +112,7 @@ def _train(task: Task, *, out: str | Path | None, resume: bool, progress: bool) 
     plain = dataclasses.replace(task, models=[dataclasses.replace(m, posterior="amortised") for m in task.models])
     # In the folder stays what the smoother reached: whoever goes on from there comes here again.
     other = train_task(plain, out=None if found else out, progress=progress)
+    found = found and (dataclasses.replace(found[0], ended_by=other[0].ended_by), found[1])
     if found is None or settled < HELD:
         warnings.warn(f"{failure} Trained anew with posterior='amortised'.", stacklevel=4)
         return other
@@ -147,6 +152,7 @@ def fit(
     training: Training = Training(),
     out: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     devices: str | int | None = None,
     ensemble: int = 1,
     progress: bool = True,
@@ -160,13 +166,14 @@ def fit(
     - `validation`: later parts of training series (same name), or new series; their forecast error is logged, decides
       which model is best, and stops training early if `training.patience` is set.
     - `holdout`: the last part of each series' time span that is kept from training, to score and report on.
-    - `out`: a folder for history, checkpoints and the saved run; `resume=True` goes on from the checkpoint there, bit for bit.
+    - `out`: a folder for history, checkpoints and the saved run; `resume=True` goes on from the checkpoint there, bit for bit;
+      `overwrite=True` starts anew where another run is: it stays until this one is saved, its checkpoint does not.
     - `devices`: `"all"`, or how many, to share each batch among them (docs/scale.md).
     - `ensemble`: train so many models from as many seeds at once, and mix what they predict.
     - `progress`: show it. `about`: further JSON to keep with the run.
 
-    Ctrl-C ends training and returns what was reached; `TrainingDiverged` is raised, after the last good state was saved, when
-    numbers stop being finite.
+    Ctrl-C ends training and returns what was reached, and with `out` so does SIGTERM; before the first step, and the second time,
+    it is a KeyboardInterrupt. `TrainingDiverged` is raised, after the last good state was saved, when numbers stop being finite.
 
         >>> import arcta
         >>> train, test = arcta.split(arcta.datasets.lotka_volterra(), at=0.8)
@@ -177,11 +184,10 @@ def fit(
     """
     check_not_forked()
     if not isinstance(model, LatentSDE):
-        unknown = {"holdout": holdout, "out": out, "resume": resume, "devices": devices, "ensemble": ensemble > 1}
-        data = _check_rival(type(model).__name__, data, unknown)
+        unknown = {"holdout": holdout, "out": out, "resume": resume, "overwrite": overwrite, "devices": devices}
+        data = _check_rival(type(model).__name__, data, {**unknown, "ensemble": ensemble > 1})
         return model.fit(data, key=key, validation=validation, training=training, progress=progress)
-    if resume and out is None:
-        raise ValueError("resume=True needs out=, the folder of the run to continue. Pass out='run/'.")
+    _check_folder(out, resume, overwrite, about)
     store, found = data if isinstance(data, Store) else None, None if devices is None else devices_of(devices)
     _check(training, store, holdout, ensemble, found)
     whole = data.sample() if isinstance(data, Store) else as_list(data)
@@ -193,12 +199,49 @@ def fit(
         read=_read(model, store, whole, series, held), held_out=held, store=store, devices=found,
         about={"seed": key if isinstance(key, int) else None, **({"rows": len(store)} if store else {}), **(about or {})},
     )  # fmt: skip
-    trained, _ = _train(task, out=out, resume=resume, progress=progress)
-    fitted = with_structure(trained, model, [] if store else series)
+    with lock(Path(out)) if out is not None and task.lead else contextlib.nullcontext():
+        return cast(F, _run(task, model, out=out, resume=resume, progress=progress, anew=overwrite))
+
+
+def _check_folder(out: str | Path | None, resume: bool, overwrite: bool, about: Mapping[str, object] | None) -> None:
+    """Refuse to go on from nothing, to write over a run unless told to, and what could not be saved after training."""
+    _check_about(about)
+    if (resume or overwrite) and out is None:
+        option = "resume" if resume else "overwrite"
+        raise ValueError(f"{option}=True needs out=, the folder of a run. Pass out='run/'.")
+    if resume and overwrite:
+        raise ValueError("resume=True goes on from a run, overwrite=True starts anew. Pass one of them.")
+    if out is not None and not resume and not overwrite and holds_run(Path(out)):
+        raise ValueError(
+            f"{out} holds a run already. Go on from its checkpoint with resume=True (--resume), replace it with overwrite=True "
+            "(--force), or use another folder."
+        )
+
+
+def _check_about(about: Mapping[str, object] | None) -> None:
+    """Refuse now what could not be saved after training."""
+    try:
+        json.dumps(about)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"about= must be what JSON can hold ({error}). Convert it to text and plain numbers."
+        ) from None
+
+
+def _run(task: Task, model: LatentSDE, *, out: str | Path | None, resume: bool, progress: bool, anew: bool) -> Fit:
+    """Train, compete with the structure of the data, save: before that too, since it takes a while. `anew`: without the pages of
+    the run that is there."""
+    fitted, _ = _train(task, out=out, resume=resume, progress=progress)
+    folder = Path(out) if out is not None and task.lead else None
+    if folder is not None:
+        if anew:
+            remove_pages(folder)
+        write_run(fitted, folder)
+    whole = with_structure(fitted, model, [] if task.store is not None else task.series)
     return_memory()
-    if out is not None and task.lead:
-        fitted.save(out)
-    return cast(F, fitted)
+    if folder is not None and whole is not fitted:
+        write_run(whole, folder)
+    return whole
 
 
 def _programs(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
-import msgspec
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..data.series import Series
-from ..linear.structure import Structure, from_json, to_json
+from ..linear.structure import Structure, to_json
 from ..model.build import build
 from ..model.reading import DataLayout, Reading
 from ..model.spec import LatentSDE
@@ -29,10 +29,13 @@ from ..predict.smooth import smooth
 from ..predict.structural import after, inside
 from ..runtime.host import ArrayLike
 from ..runtime.process import check_not_forked
-from ..training.checkpoint import from_arrays, read_bundle, read_history, to_arrays, write_bundle, write_history
+from ..training.bundle import write_bundle
+from ..training.checkpoint import from_arrays, read_history, to_arrays, write_history
+from ..training.lock import lock
 from ..training.progress import Row
 from ..training.settings import Training
-from .run import identity, restore, restore_spec, series_from_arrays, series_to_arrays
+from .header import Header
+from .run import identity, read_run, remove_pages, restore_spec, series_to_arrays
 from .use import Forecaster, Known, Times, as_key, as_seed
 
 if TYPE_CHECKING:
@@ -49,8 +52,8 @@ class Fit(Forecaster):
     `model` is the trained module (in the model's units), `context` the series (what was held out included), `history` the
     log rows, `cuts` the time at which each series' held-out part begins, `about` what else is worth keeping (seed, command,
     notes). `structure` is what trends, seasons and cycles make of each channel, and what the channels share; where its evidence is
-    better, forecasts are its (`by_structure`), and so is smoothing (`smooth_by_structure`). Verbs: `forecast`, `smooth`, `sample`,
-    `score`, `parameters`, `drift`, `save`.
+    better, forecasts are its (`by_structure`), and so is smoothing (`smooth_by_structure`). `ended_by` is the signal that ended
+    training, if one did. Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
     """
 
     spec: LatentSDE
@@ -69,6 +72,7 @@ class Fit(Forecaster):
     structure: Structure | None = None
     by_structure: bool = False
     smooth_by_structure: bool = False
+    ended_by: int = 0
 
     @property
     def members(self) -> tuple[Model, ...]:
@@ -205,22 +209,33 @@ class Fit(Forecaster):
         return rate * scaling.scale if own else rate
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run: `model.json`, `weights.safetensors`, `context.safetensors`, `history.jsonl`."""
+        """Write the run: `model.json`, its arrays beside it, `history.jsonl`.
+
+        A run that is there already is replaced in one step, and its report and figures are removed if they are of another model;
+        what stays is the save before, which `load` falls back to if this one is damaged, and a checkpoint to resume from.
+        """
         folder = Path(folder)
-        header = {
-            **identity(self.spec, self.layout, self.reading, self.training),
-            "series": [item.name for item in self.context],
-            **{name: getattr(self, name) for name in COURSE},
-            "members": len(self.members),
-            "structure": None if self.structure is None else to_json(self.structure),
-            "by_structure": self.by_structure,
-            "smooth_by_structure": self.smooth_by_structure,
-        }
-        files = {"weights": to_arrays(self.model), "context": series_to_arrays(self.context)}
-        files |= {f"weights-{i}": to_arrays(model) for i, model in enumerate(self.others, 1)}
-        write_bundle(folder, "model", header, files)
-        write_history(folder, self.history)
+        with lock(folder):
+            write_run(self, folder)
         return folder
+
+
+def write_run(fit: Fit, folder: Path) -> None:
+    """`Fit.save` for who holds the lock."""
+    header = {
+        **identity(fit.spec, fit.layout, fit.reading, fit.training),
+        "series": [item.name for item in fit.context],
+        **{name: getattr(fit, name) for name in COURSE},
+        "members": len(fit.members),
+        "structure": None if fit.structure is None else to_json(fit.structure),
+        "by_structure": fit.by_structure,
+        "smooth_by_structure": fit.smooth_by_structure,
+        "history": fit.history,
+    }
+    files = {"weights": to_arrays(fit.model), "context": series_to_arrays(fit.context)}
+    files |= {f"weights-{i}": to_arrays(model) for i, model in enumerate(fit.others, 1)}
+    write_bundle(folder, "model", header, files, if_other=lambda: remove_pages(folder))
+    write_history(folder, fit.history)
 
 
 def _pooled(quantiles: Sequence[Callable[[float | Array], Array | None]], p: float) -> np.ndarray:
@@ -256,25 +271,28 @@ def load(
     """
     check_not_forked()
     folder = Path(folder)
-    header, files = read_bundle(folder, "model")
-    spec = restore_spec(header["configuration"], {"drift": drift, "decoder": decoder, "encoder": encoder})
-    layout, reading = restore(DataLayout, header["data"]), restore(Reading, header["reading"])
+    header, layout, reading, context, structure, weights = read_run(folder)
+    spec = restore_spec(header.configuration, {"drift": drift, "decoder": decoder, "encoder": encoder})
     blank = build(spec, layout, reading, key=jax.random.key(0))
-
-    def restored(name: str) -> Model:
-        return from_arrays(blank, files[name], where=folder / f"{name}.safetensors")
-
+    model, *others = (from_arrays(blank, arrays, where=folder) for arrays in weights)
     return Fit(
         spec=spec,
         layout=layout,
         reading=reading,
-        model=restored("weights"),
-        training=msgspec.convert(header["training"], Training),
-        context=series_from_arrays(files["context"], header["series"], layout),
-        history=read_history(folder),
-        others=tuple(restored(f"weights-{i}") for i in range(1, header.get("members", 1))),
-        structure=from_json(header["structure"]) if header.get("structure") else None,
-        by_structure=header.get("by_structure", False),
-        smooth_by_structure=header.get("smooth_by_structure", False),
-        **{name: header[name] for name in COURSE},
+        model=model,
+        training=header.training,
+        context=context,
+        history=_history(folder, header),
+        others=tuple(others),
+        structure=structure,
+        by_structure=header.by_structure,
+        smooth_by_structure=header.smooth_by_structure,
+        **{name: getattr(header, name) for name in COURSE},
     )
+
+
+def _history(folder: Path, header: Header) -> list[Row]:
+    """The log rows in the header; runs of before version 3 have them in a file of their own."""
+    if header.history is None:
+        return read_history(folder)
+    return [{k: math.nan if v is None else v for k, v in row.items()} for row in header.history]

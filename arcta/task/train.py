@@ -201,6 +201,7 @@ def _finish(task: Task, prepared: Prepared, outcome: Outcome, before: list[Row])
         cuts=task.cuts,
         about=task.about,
         others=tuple(others),
+        ended_by=outcome.signal,
     )
 
 
@@ -231,8 +232,11 @@ def train_task(
         recorder = Recorder(Path(out), _identity(task, prepared.windows))
         if resume:
             state, best, before = recorder.resume(state)
+        else:
+            recorder.start_anew()
         write_history(recorder.folder, before)
-        hooks = dataclasses.replace(hooks, on_row=recorder.row, on_checkpoint=recorder.checkpoint)
+        alone = jax.process_count() == 1  # on SIGTERM a job of several processes ends by JAX's own agreement
+        hooks = dataclasses.replace(hooks, on_row=recorder.row, on_checkpoint=recorder.checkpoint, terminable=alone)
     if task.sharing is not None:
         state = task.sharing.same(state)
     data = _batches(task, prepared, task.pick(state.key, 0))

@@ -111,7 +111,7 @@ class Best:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What training leaves: the last state, the best model by validation, and how and how long it ran."""
+    """What training leaves: the last state, the best model by validation, how and how long it ran, and the signal that ended it."""
 
     state: State
     best: Best
@@ -119,6 +119,7 @@ class Outcome:
     stopped: Stopped
     compile_seconds: float
     seconds: float
+    signal: int = 0
 
 
 def _is_held(leaf: object) -> bool:
@@ -238,12 +239,14 @@ class Hooks:
     - `measure(model, step)`: further numbers for a log row.
     - `validate(model)`: `{"validation": score, …}`, lower is better.
     - `on_row`, `on_checkpoint`: called with every log row, and with the state and the best model.
+    - `terminable`: whether SIGTERM ends training as Ctrl-C does.
     """
 
     measure: Callable[[PyTree, int], Row] | None = None
     validate: Callable[[PyTree], Row] | None = None
     on_row: Callable[[Row], None] = lambda row: None
     on_checkpoint: Callable[[State, Best], None] = lambda state, best: None
+    terminable: bool = False
 
 
 def _diagnosis(step: int, terms: Row, history: list[Row]) -> str:
@@ -331,26 +334,36 @@ def train(
     **Arguments:** `loss` and `data`, see the module's docstring (or `Pieces` of data); `hooks`: what happens on the way; `best`:
     the best model so far, when resuming; `group`: several devices that share each batch, or several models, that stop together.
 
-    On Ctrl-C a last checkpoint is made and what was reached is returned; when training diverges one is made before the error.
+    On Ctrl-C, and on SIGTERM if `hooks.terminable`, a last checkpoint is made and what was reached is returned; when training
+    diverges one is made before the error. A second Ctrl-C, and one before the first step, is a KeyboardInterrupt.
     """
     run = _Run(loss, data, training, hooks, group, state, best)
+    began = time.perf_counter()
+    with contextlib.closing(Progress(training.steps, int(state.step), progress)) as bar:
+        run.steps_to(int(state.step))
+        compile_seconds = time.perf_counter() - began
+        bar.compiled()
+        with on_interrupt(terminable=hooks.terminable) as caught:
+            stopped = _take_all(run, bar, caught)
+    if len(caught) > 1:
+        raise KeyboardInterrupt
+    number = caught[0] if caught else 0
+    return Outcome(run.state, run.best, run.history, stopped, compile_seconds, run.seconds, number)
+
+
+def _take_all(run: _Run, bar: Progress, caught: list[int]) -> Stopped:
+    """Train until there is a reason to stop; a checkpoint is made whatever the reason."""
     stopped: Stopped = "finished"
-    compile_seconds, began = 0.0, time.perf_counter()
-    bar = Progress(training.steps, int(state.step), progress)
     try:
-        with contextlib.closing(bar), on_interrupt() as interrupted:
-            run.steps_to(int(state.step))
-            compile_seconds = time.perf_counter() - began
-            bar.compiled()
-            while stopped == "finished" and int(run.state.step) < training.steps:
-                row = run.take()
-                run.note(row)
-                bar.update(int(row["step"]), row)
-                stopped = run.verdict(bool(interrupted))
+        while stopped == "finished" and int(run.state.step) < run.training.steps:
+            row = run.take()
+            run.note(row)
+            bar.update(int(row["step"]), row)
+            stopped = run.verdict(bool(caught))
     except KeyboardInterrupt:
         stopped = "interrupted"
     except TrainingDiverged:
-        hooks.on_checkpoint(run.state, run.best)
+        run.hooks.on_checkpoint(run.state, run.best)
         raise
-    hooks.on_checkpoint(run.state, run.best)
-    return Outcome(run.state, run.best, run.history, stopped, compile_seconds, run.seconds)
+    run.hooks.on_checkpoint(run.state, run.best)
+    return stopped

@@ -54,22 +54,29 @@ class Progress:
 
 
 @contextlib.contextmanager
-def on_interrupt() -> Iterator[list[int]]:
-    """A list that Ctrl-C adds to. The first is obeyed between two calls of the compiled loop, where the state is whole; the second
-    at once. Not in threads, where Python allows no handler."""
+def on_interrupt(*, terminable: bool = False) -> Iterator[list[int]]:
+    """A list that Ctrl-C adds to, and SIGTERM if `terminable`. The first is obeyed between two calls of the compiled loop, where
+    the state is whole; the second at once. Not in threads, where Python allows no handler; what is ignored stays ignored."""
     caught: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
         if len(caught) > 1:
             raise KeyboardInterrupt
-        print("arcta: stopping after these steps; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print("arcta: stopping after these steps; Ctrl-C again stops at once", file=sys.stderr, flush=True)
 
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
-    before = signal.signal(signal.SIGINT, note)
+    numbers = (signal.SIGINT, signal.SIGTERM) if terminable else (signal.SIGINT,)
+    # None: a handler that is not Python's, which could not be put back.
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
     try:
+        for number in before:
+            signal.signal(number, note)
         yield caught
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,7 +1,7 @@
 """The command line as a whole. What `import arcta` does not bring in, pandas and matplotlib above all, waits until a command runs.
 
-Exit codes: 0 done, 1 training diverged or the machine failed, 2 something the user can fix, 130 Ctrl-C. Results go to standard
-output or to a file, everything else to standard error.
+Exit codes: 0 done, 1 training diverged or the machine failed, 2 something the user can fix, 130 Ctrl-C, 143 SIGTERM. Results go
+to standard output or to a file, everything else to standard error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from . import runs as runs
 from . import train as train
 from . import use as use
 from .options import app
+from .signals import ending, exit_after
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
@@ -29,16 +30,18 @@ def _stop(message: str, code: int) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point: one sentence and exit code 2 for what the user can fix, 1 for divergence or a lost process, 130 for Ctrl-C."""
+    """Entry point: one sentence and exit code 2 for what the user can fix, 1 for divergence or a lost process, 130 for Ctrl-C,
+    143 for SIGTERM."""
     warnings.showwarning = _note
     try:
-        app()
+        with ending():
+            app()
     except (ValueError, FloatingPointError) as error:
         _stop(" ".join(str(error).split()), 2)
     except OSError as error:
         _stop(f"{error.strerror or error}: {error.filename or ''}. Check the path and the space left.", 2)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    except KeyboardInterrupt as interrupt:
+        exit_after(interrupt)
     except TrainingDiverged as error:
         _stop(str(error), 1)
     except PeerLost as error:

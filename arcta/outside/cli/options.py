@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 import cyclopts
-import jax
 from cyclopts import Parameter
 
+from ...runtime.cache import keep_programs
 from ...task.fitted import Fit
 from ..config import Configuration, load_configuration
 
@@ -20,6 +20,7 @@ app = cyclopts.App(
     name="arcta",
     help="Latent stochastic differential equations from noisy time series, learned without a solver.",
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,
 )
 app.register_install_completion_command(help="Tab completion for your shell: arcta --install-completion")
 
@@ -115,10 +116,7 @@ def compilation_cache() -> Path:
     """Keep compiled programs between runs, so that a second run of the same shapes does not compile again."""
     base = os.environ.get("ARCTA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arcta"
     folder = Path(base) / "compiled"
-    folder.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    keep_programs(folder)
     return folder
 
 

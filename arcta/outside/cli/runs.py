@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from ...data.read import describe
 from ...task.run import identity
-from ...training.checkpoint import write_atomically
+from ...training.files import write_atomically
 from .. import demo as lotka_volterra
 from ..config import default_toml
 from ..report import report as write_report
@@ -125,6 +125,7 @@ def init(
 def demo(
     *,
     out: Annotated[Path, Parameter(help="Folder for the run, the report and its pictures.")] = Path("demo"),
+    force: Annotated[bool, Parameter(negative="", help="Replace a run that is there already.")] = False,
     key: Key = 0,
     output: Output = Output(),
 ) -> None:
@@ -133,7 +134,7 @@ def demo(
     Example: arcta demo --out demo
     """
     compilation_cache()
-    fitted, scores, page = lotka_volterra.run(out, key=key, progress=not output.quiet)
+    fitted, scores, page = lotka_volterra.run(out, overwrite=force, key=key, progress=not output.quiet)
     values = int(fitted.history[-1]["drift_evaluations"])
     if output.as_json:
         told = {"drift_evaluations": values, "seconds": fitted.seconds, "report": str(page)}

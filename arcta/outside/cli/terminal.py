@@ -17,12 +17,14 @@ from ...data.read import describe, reading
 from ...data.readers.source import Loaded
 from ...predict.prediction import Bands, Prediction
 from ...task.fitted import Fit, load
-from ...training.checkpoint import write_atomically
+from ...training.files import write_atomically
 from ..config import Configuration
+from ..page import drawn
 from .options import compilation_cache
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 # In seconds; a month is a twelfth of a year, unless the data itself counts in months.
 SPANS = SECONDS | {"w": 604800.0} | {unit: months * YEAR * SECONDS["d"] / 12 for unit, months in MONTHS.items()}
@@ -43,8 +45,6 @@ def read_file(path: Path, configuration: Configuration, quiet: bool) -> Loaded:
 
 def load_run(run: Path) -> Fit:
     compilation_cache()
-    if not (run / "model.json").is_file():
-        raise ValueError(f"there is no saved run at {run} (no model.json). Train one with: arcta fit DATA --out {run}")
     return load(run)
 
 
@@ -123,6 +123,13 @@ def write_table(table: pd.DataFrame, out: Path | None, as_json: bool = False) ->
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, content)
         say(f"wrote {out}")
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """A figure as a file by its suffix, whole or not at all."""
+    content = drawn(figure, path.suffix.removeprefix(".") or "png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
 
 
 def show(values: Mapping[str, object], as_json: bool) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,7 @@ class Job:
     holdout: Annotated[float | None, Parameter(help="The last part of the time kept to score on; 0: none.")] = None
     report: Annotated[bool, Parameter(help="Write the report after training.")] = True
     resume: Annotated[bool, Parameter(negative="", help="Go on from the checkpoint in --out.")] = False
+    force: Annotated[bool, Parameter(negative="", help="Replace a run that is in --out already.")] = False
     devices: Annotated[Text, Parameter(help="Share batches among this many devices, or all of the machine or job.")] = (
         None
     )
@@ -118,7 +120,7 @@ def fit(
     }
     fitted = train(
         configuration.model, source, key=key, holdout=holdout, training=configuration.training, out=out, resume=job.resume,
-        devices=job.devices, ensemble=job.ensemble, progress=not output.quiet, about=about,
+        overwrite=job.force, devices=job.devices, ensemble=job.ensemble, progress=not output.quiet, about=about,
     )  # fmt: skip
     if job.devices is not None:
         first = parallel.is_first()
@@ -129,7 +131,11 @@ def fit(
 
 
 def _conclude(fitted: Fit, out: Path, job: Job, output: Output) -> None:
-    """Score on what was held out, write the report, say where everything is."""
+    """Score on what was held out, write the report, say where everything is; who ends training early does not wait for that."""
+    if fitted.stopped == "interrupted":
+        show({"run": str(out), "stopped": fitted.stopped}, output.as_json)
+        say(f"interrupted; what was reached is saved, `--resume --out {out}` goes on from there")
+        raise SystemExit(128 + (fitted.ended_by or signal.SIGINT))
     size, rolled = fitted.reading.latent_size, None
     results: dict[str, object] = {"run": str(out), "stopped": fitted.stopped, "latent_size": size}
     if fitted.cuts:
@@ -153,9 +159,6 @@ def _conclude(fitted: Fit, out: Path, job: Job, output: Output) -> None:
         say("arcta: writing the report", output.quiet)
         results["report"] = str(report(fitted, out, result=rolled))
     show(results, output.as_json)
-    if fitted.stopped == "interrupted":
-        say(f"interrupted; what was reached is saved, `--resume --out {out}` goes on from there")
-        raise SystemExit(130)
 
 
 @app.command

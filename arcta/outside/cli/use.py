@@ -16,7 +16,19 @@ from ...predict.prediction import QUANTILES
 from ...task.fitted import Fit
 from ..config import Configuration
 from .options import At, File, Key, Only, Output, Reading, Run, Samples, Table, Text, app, stored_options
-from .terminal import duration, grid, grid_step, load_run, read_file, say, show, times_of, to_table, write_table
+from .terminal import (
+    duration,
+    grid,
+    grid_step,
+    load_run,
+    read_file,
+    say,
+    show,
+    times_of,
+    to_table,
+    write_figure,
+    write_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +99,7 @@ def forecast(
     if drawing.plot is not None:
         item, first = context[0], predictions[context[0].name]
         recent = item.at_rows(item.times > item.times[-1] - 3 * float(first.times[-1] - item.times[-1]))
-        first.plot(context=recent).savefig(drawing.plot, dpi=130)
+        write_figure(first.plot(context=recent), drawing.plot)
         say(f"drew {drawing.plot}", output.quiet)
 
 
@@ -148,7 +160,7 @@ def smooth(
         predictions[item.name] = fitted.smooth(item, times, num_samples=drawing.samples, key=drawing.key)
     write_table(to_table(predictions), output.out, output.as_json)
     if drawing.plot is not None:
-        predictions[context[0].name].plot(truth=context[0], num_paths=0).savefig(drawing.plot, dpi=130)
+        write_figure(predictions[context[0].name].plot(truth=context[0], num_paths=0), drawing.plot)
         say(f"drew {drawing.plot}", output.quiet)
 
 
