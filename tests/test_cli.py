@@ -241,7 +241,9 @@ def test_a_file_that_stays_on_disk(tmp_path, capsys):
     for option in (("--spacing", "0.5"), ("--times", str(tmp_path / "times.npy"), "--no-report")):
         words = f"--steps 5 --time-unit s --channels a b --force --out {tmp_path / 'run'}".split()
         assert run("fit", str(tmp_path / "long.npy"), *option, *words, "--json") == 0
-        assert "with 600 rows and 2 channels" in (tmp_path / "run" / "report.html").read_text()
+        page = tmp_path / "run" / "report.html"
+        assert page.exists() != ("--no-report" in option), "that of the run before does not stay"
+        assert not page.exists() or "with 600 rows and 2 channels" in page.read_text()
         assert json.loads(capsys.readouterr().out)["stopped"] == "finished"
         loaded = arcta.load(tmp_path / "run")
         assert loaded.layout.channels == ("a", "b")
