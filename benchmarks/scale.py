@@ -308,14 +308,15 @@ def forecast_child(repeats: str) -> None:
         noise="learned",
     )
     data = [arcta.datasets.lotka_volterra()]
-    model = build(spec, *read_data(spec, data), key=jax.random.key(0))
+    layout, reading = read_data(spec, data)
+    model = build(spec, layout, reading, key=jax.random.key(0))
     draws = jax.vmap(lambda k: model.draw(key=k))(jax.random.split(jax.random.key(1), count))
     initial = jnp.zeros((count, 2))
     times = h * np.arange(1, steps + 1)
     grids = make_grids(0.0, times, plan(times, h), np.zeros(0), np.zeros((0, 0)))
 
     def ours() -> None:
-        for states in walk(model, draws, initial, grids, key=jax.random.key(2)):
+        for states in walk(model, draws, initial, grids, layout.scaling, key=jax.random.key(2)):
             states.block_until_ready()
 
     times = h * jnp.arange(1, steps + 1)

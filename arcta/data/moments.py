@@ -1,4 +1,4 @@
-"""What kind of values a channel has, and means and deviations by column that neither overflow nor cancel, whatever the data's size and offset.
+"""What kind of values a channel has; means and deviations by column that neither overflow nor cancel.
 
     mean = c + u ⟨(x − c)/u⟩,      deviation = u √⟨((x − mean)/u)²⟩
 
@@ -55,12 +55,12 @@ def moments(values: Float[np.ndarray, "n columns"], seen: Bool[np.ndarray, "n co
     return Moments(np.where(varies, middle + unit * shift, middle), np.where(varies, unit * spread, 0.0), varies, count)
 
 
-def average(samples: Float[np.ndarray, n * shape]) -> Float[np.ndarray, "*rest"]:
+def average(samples: Float[np.ndarray, " samples *rest"]) -> Float[np.ndarray, "*rest"]:
     """The mean along the first axis, however far from zero all are."""
     return samples[0] + np.mean(samples - samples[0], axis=0)
 
 
-def deviation(samples: Float[np.ndarray, n * shape]) -> Float[np.ndarray, "*rest"]:
+def deviation(samples: Float[np.ndarray, " samples *rest"]) -> Float[np.ndarray, "*rest"]:
     """The standard deviation along the first axis."""
     centred = samples - average(samples)
     unit = power_of_two(np.max(np.abs(centred), axis=0))
