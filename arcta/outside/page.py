@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..predict.figures import save_figure
 from ..task.fitted import Fit
 from ..training.checkpoint import write_atomically
 
@@ -40,7 +41,7 @@ def svg(figure: Figure) -> str:
     buffer = io.StringIO()
     # Ids are salted by figure so that several inline figures do not share clip paths.
     with matplotlib.rc_context({"svg.hashsalt": str(id(figure)), "svg.fonttype": "path"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        save_figure(figure, buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 
@@ -97,7 +98,7 @@ def write_report(
     for section in sections:
         body = section.body
         if not isinstance(body, str):
-            body.savefig(folder / "figures" / f"{section.stem}.png", dpi=130)
+            save_figure(body, folder / "figures" / f"{section.stem}.png", dpi=130)
             body = f"<figure>{svg(body)}</figure>"
         text = f"<p class='note'>{html.escape(section.text)}</p>" if section.text else ""
         parts.append(f"<section><h2>{html.escape(section.heading)}</h2>{text}{section.above}{body}</section>")

@@ -27,9 +27,10 @@ class Options(NamedTuple):
     value: str | None = None
     missing: tuple[str | float, ...] = ()
     delimiter: str | None = None
-    decimal: str = "."
+    decimal: str | None = None
     time_unit: str | None = None
     time_zone: str | None = None
+    day_first: bool | None = None
 
 
 class Loaded(NamedTuple):
@@ -44,6 +45,7 @@ class Table(NamedTuple):
     where: str
     rows: np.ndarray  # the row of the file that each record stands in
     notes: list[str]
+    tidy: bool = False  # text is str without blanks around it, "" where there is none
 
     def cell(self, record: int | np.integer, column: str) -> str:
         """Where a cell stands, in words."""

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from ...data.calendar import time_index
 from ...data.read import reading as read_data
 from ...data.series import Series
+from ...predict.figures import save_figure
 from ...predict.forecast import InputTable, inputs_at
 from ...predict.prediction import QUANTILES
 from ...task.fitted import Fit
@@ -87,7 +88,7 @@ def forecast(
     if drawing.plot is not None:
         item, first = context[0], predictions[context[0].name]
         recent = item.at_rows(item.times > item.times[-1] - 3 * float(first.times[-1] - item.times[-1]))
-        first.plot(context=recent).savefig(drawing.plot, dpi=130)
+        save_figure(first.plot(context=recent), drawing.plot, dpi=130)
         say(f"drew {drawing.plot}", output.quiet)
 
 
@@ -148,7 +149,7 @@ def smooth(
         predictions[item.name] = fitted.smooth(item, times, num_samples=drawing.samples, key=drawing.key)
     write_table(to_table(predictions), output.out, output.as_json)
     if drawing.plot is not None:
-        predictions[context[0].name].plot(truth=context[0], num_paths=0).savefig(drawing.plot, dpi=130)
+        save_figure(predictions[context[0].name].plot(truth=context[0], num_paths=0), drawing.plot, dpi=130)
         say(f"drew {drawing.plot}", output.quiet)
 
 
