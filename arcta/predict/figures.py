@@ -57,7 +57,7 @@ def label(name: str, unit: str) -> str:
     return f"{shorten(name)} [{shorten(unit)}]" if unit else shorten(name)
 
 
-def save_figure(figure: Figure, target: str | Path | IO[str], **options: Any) -> None:
+def save_figure(figure: Figure, target: str | Path | IO[str] | IO[bytes], **options: Any) -> None:
     """Write a figure; letters that the font lacks are drawn as boxes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")

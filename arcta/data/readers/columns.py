@@ -177,7 +177,7 @@ def _text_numbers(table: Table, name: str, cells: np.ndarray, options: Options) 
     gone = {*EMPTY, *(mark.strip().lower() for mark in options.missing if isinstance(mark, str))}
     cells[:] = ["" if cell.lower() in gone else cell for cell in cells]
     values = plain_numbers(cells, options.decimal or ".")
-    if values is not None and np.isfinite(values[cells != ""]).all() and not (np.abs(values) > 2**53).any():
+    if values is not None and np.isfinite(values[cells != ""]).all() and not (np.abs(values) >= 2**53).any():
         _note_zeros(table, name, cells)
         return values
     found: dict[str, Number | None] = {}
@@ -234,8 +234,8 @@ def _note_special(
         number = found.get(cell)
         if number is None or cell.lower() in TRUTHS:
             continue
-        plain = cell.replace(options.decimal or ".", ".")
-        if not ONLY_NUMBER.fullmatch(plain):
+        decimal = options.decimal or "."
+        if MARKS[decimal] in cell or not ONLY_NUMBER.fullmatch(cell.replace(decimal, ".")):
             table.notes.append(
                 f"{table.cell(i, name)} holds '{cell}', read as {number.value:.15g}; others like it too."
             )

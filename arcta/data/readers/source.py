@@ -53,4 +53,5 @@ class Table(NamedTuple):
 
 
 def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return line if len(line) < 200 else f"{line[:200]}…"

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOCK_NAMES = ("time", "hour", "clock", "time of day", "tod", "uhrzeit", "heure", "hora")
-CLOCK = re.compile(r"(\d{1,4}:\d{2}(?::\d{2}(?:[.,]\d+)?)?|\d{1,2}\.\d{2}\.\d{2}|\d{1,2}h\d{2})(?: ?([ap])\.?m\.?)?")
+CLOCK = re.compile(
+    r"(\d{1,4}:\d{2}(?::\d{2}(?:[.,]\d+)?)?|\d{1,2}\.\d{2}\.\d{2}|\d{1,2}h\d{2}|\d{1,2}(?= ?[ap]\.?m))"
+    r"(?: ?([ap])\.?m\.?)?"
+)
 
 
 def _some(column: pd.Series) -> list[str]:
