@@ -141,16 +141,12 @@ def test_arrays_that_do_not_fit_together(tmp_path):
     assert series.when(series.times[0]) == "2020-02-13 00:00:00"
 
 
-def test_a_table_that_claims_a_trillion_rows(tmp_path):
+def test_a_small_table_of_very_many_rows(tmp_path, monkeypatch):
+    """Equal values take no room in a Parquet file; its rows are counted before they are unpacked."""
     path = tmp_path / "a.parquet"
-    pd.DataFrame({"t": np.arange(100.0), "x": np.zeros(100)}).to_parquet(path)
-    pq = pytest.importorskip("pyarrow.parquet")
-    pa = pytest.importorskip("pyarrow")
-    with pq.ParquetWriter(path, pa.schema([("t", pa.float64())]), compression="zstd") as writer:
-        batch = pa.table({"t": np.zeros(2**22)})
-        for _ in range(70):
-            writer.write_table(batch)
-    assert path.stat().st_size < 2 * 10**6
+    pd.DataFrame({"t": np.zeros(2**21), "x": 0.0}).to_parquet(path)
+    assert path.stat().st_size < 2**20
+    monkeypatch.setattr(files, "LARGEST", 2**24)
     refused(path, "GiB of memory")
 
 
@@ -235,16 +231,17 @@ def test_a_file_beyond_the_limit_is_not_read(tmp_path):
     refused(path, "GiB of memory.*arcta.store")
 
 
-def test_ten_thousand_columns_take_seconds(tmp_path):
+@pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_thousands_of_columns_take_seconds(tmp_path, count):
     """Time of the processor, far above what it takes and far below what a quadratic search for names does."""
-    names = ",".join(f"channel {i}" for i in range(10_000))
-    cells = ",".join(f"{i / 8}" for i in range(10_000))
+    names = ",".join(f"channel {i}" for i in range(count))
+    cells = ",".join(f"{i / 8}" for i in range(count))
     path = tmp_path / "wide.csv"
-    path.write_text(f"t,{names}\n" + "".join(f"{i},{cells}\n" for i in range(30)))
+    path.write_text(f"t,{names}\n" + "".join(f"{i},{cells}\n" for i in range(10)))
     begin = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     series = reading(path).series[0]
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - begin < 25
-    np.testing.assert_array_equal(series.values[7], np.arange(10_000) / 8)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - begin < 2.5e-3 * count
+    np.testing.assert_array_equal(series.values[7], np.arange(count) / 8)
     again = reading(path, Options(channels=series.channels)).series[0]
     assert again.channels == series.channels
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -57,7 +58,7 @@ def label(name: str, unit: str) -> str:
     return f"{shorten(name)} [{shorten(unit)}]" if unit else shorten(name)
 
 
-def save_figure(figure: Figure, target: str | Path | IO[str] | IO[bytes], **options: Any) -> None:
+def save_figure(figure: Figure, target: str | Path | io.StringIO | io.BytesIO, **options: Any) -> None:
     """Write a figure; letters that the font lacks are drawn as boxes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")

@@ -17,7 +17,7 @@ from ..calendar import Calendar
 from ..series import Series
 from .columns import tidy_table
 from .files import TooLarge, check_folder, check_size, read_bytes
-from .source import TIME_NAMES, Loaded, Options, Table, first_line
+from .source import TIME_NAMES, Loaded, Options, Table, first_line, list_names
 from .tables import from_table
 from .times import read_times
 
@@ -105,7 +105,7 @@ def _columns_of(arrays: Mapping[str, np.ndarray], where: str, length: int) -> Ta
             ignored.append(name)
         else:
             columns |= {name: array} if array.ndim == 1 else {f"{name}{i}": x for i, x in enumerate(array.T)}
-    notes = [f"{where}: {', '.join(ignored)} do not run along the time; ignored."] if ignored else []
+    notes = [f"{where}: {list_names(ignored)} do not run along the time; ignored."] if ignored else []
     return Table(pd.DataFrame(columns), where, np.arange(length), notes)
 
 
@@ -114,7 +114,7 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], path: Path, options: Options)
     time = options.time or next((n for n in arrays if n.lower() in TIME_NAMES), None)
     if time is None or time not in arrays:
         raise ValueError(
-            f"{path.name} needs an array of times; its arrays are {', '.join(arrays)}. Name it with time=…"
+            f"{path.name} needs an array of times; its arrays are {list_names(arrays)}. Name it with time=…"
         )
     t = np.asarray(arrays[time])
     if t.ndim not in (1, 2) or t.size == 0:
@@ -125,7 +125,7 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], path: Path, options: Options)
         return from_table(_columns_of(arrays, path.name, t.shape[-1]), options._replace(time=time))
     known = ("values", "mask", "inputs", "channels", "units", "input_names", "names", time)
     ignored = [name for name in arrays if name not in known]
-    notes = [f"{path.name}: the arrays {', '.join(ignored)} were not recognised; ignored."] if ignored else []
+    notes = [f"{path.name}: the arrays {list_names(ignored)} were not recognised; ignored."] if ignored else []
     try:
         return Loaded(_series_of(arrays, time, path, options, notes), notes)
     except (IndexError, TypeError) as error:
@@ -222,23 +222,21 @@ def from_dataset(dataset: Any, where: str, options: Options) -> Loaded:
     dated = [d for d in sizes if d in dataset.coords and dataset[d].dtype.kind == "M"]
     time = options.time or next(iter(named + dated), None)
     if time is None or time not in sizes:
-        raise ValueError(
-            f"{where} needs a time dimension; its dimensions are {', '.join(map(str, sizes))}. Name it with time=…"
-        )
+        raise ValueError(f"{where} needs a time dimension; its dimensions are {list_names(sizes)}. Name it with time=…")
     if options.series is not None and options.series not in sizes:
         raise ValueError(
             f"{where} has no dimension '{options.series}' for series; its dimensions are "
-            f"{', '.join(map(str, sizes))}. Use one of them."
+            f"{list_names(sizes)}. Use one of them."
         )
     every = [str(n) for n in dataset.data_vars if time in dataset[n].dims]
     variables = [*options.channels, *options.inputs] if options.channels else every
     absent = [name for name in (*variables, *options.inputs) if name not in every]
     if absent:
         raise ValueError(
-            f"{where} has no variable '{absent[0]}' along {time}; it has {', '.join(every)}. Use one of those names."
+            f"{where} has no variable '{absent[0]}' along {time}; it has {list_names(every)}. Use one of those names."
         )
     ignored = [str(n) for n in dataset.data_vars if str(n) not in variables]
-    notes = [f"{where}: {', '.join(ignored)} do not run along {time}; ignored."] if ignored else []
+    notes = [f"{where}: {list_names(ignored)} do not run along {time}; ignored."] if ignored else []
     if not variables:
         raise ValueError(f"{where} has no variable along '{time}'. Name the time dimension with time=…")
     count = 1 if options.series is None else sizes[options.series]

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .numbers import MARKS, Number, almost_number, find_evidence, parse_number, plain_numbers
-from .source import EMPTY, Options, Table
+from .source import EMPTY, Options, Table, list_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
+LONGEST_NAME = 400  # letters
 TRUTHS = {"true": 1.0, "false": 0.0}
 ONLY_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
@@ -30,7 +31,8 @@ def split_unit(name: str) -> tuple[str, str]:
 
 def clean_name(name: object) -> str:
     """A name in one line, without what cannot be printed."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(name)).split())
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(name)).split())
+    return line if len(line) <= LONGEST_NAME else f"{line[:LONGEST_NAME]}…"
 
 
 def name_columns(table: Table) -> tuple[Table, dict[str, str]]:
@@ -108,16 +110,16 @@ def drop_empty_rows(table: Table) -> Table:
 
 def find_column(table: Table, name: str, what: str) -> str:
     """The column that a user means by `name`, with or without its unit."""
-    names = list(table.frame.columns)
     if name in table.frame.columns:
         return name
-    name = clean_name(name)
+    names, name = list(table.frame.columns), clean_name(name)
     for match in (lambda n: n == name, lambda n: n == split_unit(name)[0], lambda n: n.lower() == name.lower()):
         for candidate in names:
             if match(candidate):
                 return candidate
-    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    raise ValueError(f"{table.where} has no column '{name}' ({what}); its columns are {shown}. Use one of those names.")
+    raise ValueError(
+        f"{table.where} has no column '{name}' ({what}); its columns are {list_names(names)}. Use one of those names."
+    )
 
 
 def bring_index(table: Table) -> tuple[Table, str | None]:

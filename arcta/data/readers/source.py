@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -50,6 +51,12 @@ class Table(NamedTuple):
     def cell(self, record: int | np.integer, column: str) -> str:
         """Where a cell stands, in words."""
         return f"row {self.rows[record]}, column '{column}' of {self.where}"
+
+
+def list_names(names: Iterable[object]) -> str:
+    """The first dozen of some names, each cut to what a sentence bears."""
+    texts = [str(name) for name in names]
+    return ", ".join(f"{text[:40]}…" if len(text) > 40 else text for text in texts[:12]) + ", …" * (len(texts) > 12)
 
 
 def first_line(error: Exception) -> str:

@@ -25,7 +25,7 @@ from .columns import (
     numeric,
     tidy_table,
 )
-from .source import Loaded, Options, Table
+from .source import Loaded, Options, Table, list_names
 from .times import find_time, join_clock, looks_like_clocks, looks_like_dates, read_times
 
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 9999.0, 99999.0, 1e20, -1e20)
@@ -58,7 +58,7 @@ def _to_wide(
     keys = wide.index.to_frame(index=False)
     others = [n for n in table.frame.columns if n not in (variable, value, options.time, options.series)]
     if len(others) > (options.time is None):
-        table.notes.append(f"a long table has no other columns; ignored: {', '.join(others[:6])}.")
+        table.notes.append(f"a long table has no other columns; ignored: {list_names(others)}.")
     wide = wide.reset_index(drop=True)
     wide.columns = [str(name) for name in wide.columns]
     return table._replace(frame=wide, rows=first.to_numpy()), keys["time"].to_numpy(float), keys["group"].to_numpy()
@@ -175,7 +175,7 @@ def _channels(table: Table, taken: set[str | None], options: Options) -> dict[st
             columns[name] = values
     if not columns:
         raise ValueError(
-            f"{table.where} has no column of numbers to model beside {', '.join(sorted(map(str, taken)))}. Add one."
+            f"{table.where} has no column of numbers to model beside {list_names(sorted(map(str, taken)))}. Add one."
         )
     return columns
 

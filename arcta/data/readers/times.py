@@ -28,7 +28,7 @@ from ..dates import (
 from .columns import find_column, holds_text, numeric
 from .digits import dates_without_marks, note_possible_dates
 from .numbers import is_number
-from .source import EMPTY, ROW, TIME_NAMES, Options, Table
+from .source import EMPTY, ROW, TIME_NAMES, Options, Table, list_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,9 +79,8 @@ def find_time(table: Table, options: Options, index: str | None) -> str | None:
                     f"'{found[0]}' of {table.where} is taken as the time; it could also be '{found[1]}' (time=)."
                 )
             return found[0]
-    shown = ", ".join(list(table.frame)[:12])
     raise ValueError(
-        f"{table.where} has no column that is clearly the time; its columns are {shown}. "
+        f"{table.where} has no column that is clearly the time; its columns are {list_names(table.frame)}. "
         "Name it with time=…, or pass time='row' to number the rows."
     )
 
