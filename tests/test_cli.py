@@ -123,6 +123,17 @@ def test_values_that_mean_missing_may_be_negative_and_end_at_the_next_option():
     assert given["reading"].missing == ["-"]
 
 
+def test_the_order_of_day_and_month_is_an_option_of_the_line_and_of_the_file(tmp_path):
+    for line, want in (("--day-first", True), ("--no-day-first", False)):
+        given = app.parse_args(["fit", "x.csv", line])[1].arguments
+        assert given["reading"].settings() == {"data.day_first": want}
+        assert Settings().configuration(given["reading"].settings()).data.day_first is want
+    path = tmp_path / "a.toml"
+    path.write_text('[data]\nday_first = true\ndecimal = ","\n')
+    assert load_configuration(path).data.day_first is True
+    assert load_configuration(path).data.decimal == ","
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_task_takes_every_format(trained, tmp_path, kind, capsys):
     """New data in any format: forecasts start from it, smoothing covers it, scores and backtests accept it."""

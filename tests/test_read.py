@@ -103,11 +103,11 @@ def test_npz_with_values_may_stack_series(tmp_path):
     np.testing.assert_array_equal(panel[1].values, values[1])
 
 
-def test_decimal_commas_by_option_and_asked_for_without(tmp_path):
+def test_decimal_commas_are_recognised_and_can_be_said(tmp_path):
     path = write(tmp_path, "a.csv", csv(sep=";", decimal=","))
     check(arcta.read(path, decimal=","))
-    with pytest.raises(ValueError, match=r"row 2, column 'time' of a.csv holds '0,0'.*decimal=','"):
-        arcta.read(path)
+    with pytest.warns(UserWarning, match=r"row 2, column 'time' of a.csv holds '0,0'.*decimal commas"):
+        check(arcta.read(path))
 
 
 def test_long_and_panel_tables(tmp_path):

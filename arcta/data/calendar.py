@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import zoneinfo
 from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from ..runtime.host import ArrayLike
+from .dates import Ambiguous, DateError, read_dates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
 YEAR = 365.2425  # days
+LONGEST = 100_000 * YEAR * 86400e6  # microseconds
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -47,20 +51,20 @@ class Calendar:
     unit: str
     zone: str = ""
 
-    def numbers(self, dates: ArrayLike) -> Float[np.ndarray, " n"]:
-        """Dates (strings, datetimes, a DatetimeIndex) → times."""
-        import pandas as pd
-
-        index = pd.DatetimeIndex(pd.to_datetime(dates if not isinstance(dates, str) else [dates], utc=bool(self.zone)))
+    def numbers(self, dates: ArrayLike, *, day_first: bool | None = None) -> Float[np.ndarray, " n"]:
+        """Dates (strings, datetimes, a DatetimeIndex) → times. Those that do not say their zone are in the calendar's."""
+        index = _index(dates, day_first)
         if self.zone == "" and index.tz is not None:
             raise ValueError(
                 "these dates carry a time zone, the data the model was trained on does not; leave the zone out."
             )
+        if self.zone:
+            index = in_zone(index, self.zone).tz_convert("UTC")
         if self.unit in MONTHS:
             local = index.tz_convert(self.zone).tz_localize(None) if self.zone else index
             return (_months(local - self._offset) - _months(self._start)) / MONTHS[self.unit]
-        elapsed = index.tz_localize(None) - pd.Timestamp(self.origin)
-        return np.asarray(elapsed / pd.Timedelta(1, self._pandas_unit), float)
+        moments = index.tz_localize(None).to_numpy().astype("datetime64[us]")
+        return (moments - np.datetime64(self.origin, "us")).astype(float) / (SECONDS[self.unit] * 1e6)
 
     def dates(self, times: ArrayLike) -> pd.DatetimeIndex:
         """Times → dates, to the microsecond."""
@@ -73,13 +77,13 @@ class Calendar:
                 "s"
             )
             return index.tz_localize(self.zone, ambiguous=True, nonexistent="shift_forward") if self.zone else index
-        elapsed = pd.to_timedelta(times, unit=self._pandas_unit).round("us")
-        index = pd.DatetimeIndex(pd.Timestamp(self.origin) + elapsed)
+        elapsed = (times * (SECONDS[self.unit] * 1e6)).round()
+        if not (np.abs(elapsed) < LONGEST).all():
+            raise ValueError(
+                f"dates lie within 100,000 years; got a time of {times[np.argmax(np.abs(times))]:g} {self.unit}."
+            )
+        index = pd.DatetimeIndex(np.datetime64(self.origin, "us") + elapsed.astype("timedelta64[us]"))
         return index.tz_localize("UTC").tz_convert(self.zone) if self.zone else index
-
-    @property
-    def _pandas_unit(self) -> str:
-        return {"d": "D"}.get(self.unit, self.unit)
 
     @property
     def _start(self) -> pd.DatetimeIndex:
@@ -100,6 +104,40 @@ class Calendar:
     def show(self, time: float) -> str:
         """One time as a date."""
         return str(self.dates([time])[0])
+
+
+def _index(dates: ArrayLike, day_first: bool | None) -> pd.DatetimeIndex:
+    """Dates of any kind as pandas holds them; text in one format, which is never guessed."""
+    import pandas as pd
+
+    listed = [dates] if isinstance(dates, str) else dates
+    cells = np.empty(0) if hasattr(listed, "tz") else np.asarray(listed).reshape(-1)
+    if cells.dtype.kind not in "OU" or not all(isinstance(cell, str) for cell in cells):
+        return pd.DatetimeIndex(pd.to_datetime(listed))
+    try:
+        found = read_dates(cells.tolist(), day_first)
+    except Ambiguous as error:
+        raise ValueError(f"'{cells[0]}' may be {error}. Write dates as 2024-03-31.") from None
+    except DateError as error:
+        raise ValueError(f"'{cells[error.cell]}': {error}. Write dates as 2024-03-31.") from None
+    return found.to_index()
+
+
+def in_zone(dates: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
+    """Dates in a zone: as they stand if they do not say theirs; hours that clocks skip or repeat are an error, unless the
+    order of the dates tells which is meant."""
+    if zone not in ("", "UTC") and not re.match(r"UTC[+-]", zone):
+        try:
+            zoneinfo.ZoneInfo(zone)
+        except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+            raise ValueError(f"'{zone}' is no time zone. Use a name such as Europe/Berlin or UTC.") from None
+    if dates.tz is not None:
+        return dates.tz_convert(zone)
+    try:
+        return dates.tz_localize(zone, ambiguous="infer")
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(f"dates do not fit the zone {zone} ({reason}). Write the offsets into the dates.") from None
 
 
 def _months(dates: pd.DatetimeIndex) -> Float[np.ndarray, " n"]:

@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from .moments import kind_of
-from .readers.arrays import from_dataset, from_frames, from_npz, from_zarr
-from .readers.source import Loaded, Options, Table, first_line
+from .readers.arrays import from_dataset, from_npz, from_zarr, read_parquet
+from .readers.files import kind_of_path
+from .readers.frames import from_frames
+from .readers.source import Loaded, Options, Table
 from .readers.tables import from_table
 from .readers.text import read_text
 from .series import Series, as_list
@@ -35,26 +37,27 @@ def read(
     value: str | None = None,
     missing: str | int | float | Sequence[str | int | float] = (),
     delimiter: str | None = None,
-    decimal: str = ".",
+    decimal: str | None = None,
     time_unit: str | None = None,
     time_zone: str | None = None,
+    day_first: bool | None = None,
 ) -> Series | list[Series]:
     """Series from a file, a folder of PNG frames, a pandas DataFrame or an xarray Dataset.
 
     **Arguments:**
 
     - `source`: a path (`.csv`, `.tsv`, `.txt`, `.parquet`, `.npz`, `.zarr`, or a folder of `.png`) or a table.
-    - `time`: the column of times; found by itself if it has dates, an obvious name, or is the index. `"row"` numbers the
-      rows.
+    - `time`: the column of times; found by itself if it has dates or an obvious name. `"row"` numbers the rows.
     - `series`: the column that tells several series apart.
     - `inputs`: columns that are known inputs u(t), in the future too.
     - `channels`: the columns to model (default: every other column of numbers).
     - `variable`, `value`: for long tables, the columns with the variable's name and its value.
     - `missing`: further values that mean "missing", such as `-999` or `"off"`. Empty cells, NaN and NA always do.
-    - `delimiter`, `decimal`: of text files; the delimiter is found by itself.
+    - `delimiter`, `decimal`: of text files, found by themselves; `decimal` is asked for where "1,234" may be a thousand.
     - `time_unit`: the unit that dates are counted in (default: the largest of d, h, min, s, ms, us not above the typical step),
       or the name of the unit that numbers are in.
     - `time_zone`: the zone of dates that do not say theirs.
+    - `day_first`: whether 01/02/2024 is the first of February; asked for where the column does not tell.
 
     **Returns:** a `Series`, or a list of them if there are several. Warns of everything that was left out.
 
@@ -66,18 +69,11 @@ def read(
         Series('table': 3 times from 2024-01-01 00:00:00 to 2024-01-04 00:00:00, 1 channel (level), 2 of 3 entries observed)
     """
     options = Options(
-        time=time,
-        series=series,
-        inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
-        channels=None if channels is None else tuple(channels),
-        variable=variable,
-        value=value,
+        time=time, series=series, inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
+        channels=None if channels is None else tuple(channels), variable=variable, value=value,
         missing=tuple(missing) if isinstance(missing, Sequence) and not isinstance(missing, str) else (missing,),
-        delimiter=delimiter,
-        decimal=decimal,
-        time_unit=time_unit,
-        time_zone=time_zone,
-    )
+        delimiter=delimiter, decimal=decimal, time_unit=time_unit, time_zone=time_zone, day_first=day_first,
+    )  # fmt: skip
     found = reading(source, options)
     for note in found.notes:
         warnings.warn(note, stacklevel=2)
@@ -103,23 +99,17 @@ def reading(source: object, options: Options = Options()) -> Loaded:
 
 
 def _read_path(path: Path, options: Options) -> Loaded:
-    if not path.exists():
-        raise ValueError(f"nothing is at {path}. Check the path.")
-    suffix = path.suffix.lower()
-    if path.is_dir() and (suffix == ".zarr" or any((path / n).exists() for n in (".zgroup", "zarr.json", ".zattrs"))):
+    suffix, kind = path.suffix.lower(), kind_of_path(path)
+    if kind == "folder" and (
+        suffix == ".zarr" or any((path / n).exists() for n in (".zgroup", "zarr.json", ".zattrs"))
+    ):
         return from_zarr(path, options)
-    if path.is_dir():
+    if kind == "folder":
         return from_frames(path, options)
     if suffix in (".npz", ".npy"):
         return from_npz(path, options)
     if suffix in (".parquet", ".pq"):
-        import pandas as pd
-
-        try:
-            frame = pd.read_parquet(path)
-        except Exception as error:
-            raise ValueError(f"{path} is not a readable Parquet file ({first_line(error)}). Write it again.") from None
-        return from_table(Table(frame, path.name, np.arange(len(frame)), []), options)
+        return from_table(read_parquet(path), options)
     if suffix in (".csv", ".tsv", ".txt", ".dat", ".tab", ""):
         return from_table(read_text(path, options), options)
     raise ValueError(

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from ..data.readers.files import read_bytes
 from ..data.readers.source import Options
 from ..model.spec import LatentSDE
 from ..training.settings import Training
@@ -63,8 +64,11 @@ def _checked(section: str, name: str, value: Any, where: str) -> Any:
         raise ValueError(f"{where}: [{section}] has no setting '{name}'; {advice}")
     try:
         return msgspec.convert(value, _convertible(hints[name]), strict=False)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{where}: {section}.{name} = {value!r} does not fit ({error}). Fix that setting.") from None
+    except (msgspec.ValidationError, RecursionError) as error:
+        shown = (
+            json.dumps(value, default=str, ensure_ascii=False)[:60] if not isinstance(error, RecursionError) else "…"
+        )
+        raise ValueError(f"{where}: {section}.{name} = {shown} does not fit ({error}). Fix that setting.") from None
 
 
 def _convertible(hint: Any) -> Any:
@@ -84,12 +88,16 @@ def _held(option: Any) -> Any:
 def load_configuration(path: str | Path) -> Configuration:
     """The configuration in a TOML file."""
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"there is no configuration at {path}. Write one with: arcta init {path}")
     try:
-        content = tomllib.loads(path.read_text("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}. Fix that line.") from None
+        content = tomllib.loads(_text(path))
+    except RecursionError:
+        raise ValueError(
+            f"{path} nests brackets deeper than a configuration can. Write it anew with: arcta init."
+        ) from None
+    except ValueError as error:  # of TOML, of its encoding, of a number with thousands of digits
+        raise ValueError(f"{path} is not TOML: {str(error).rstrip('.')}. Fix that line.") from None
     settings = {}
     for section, values in content.items():
         if section not in SECTIONS or not isinstance(values, dict):
@@ -98,6 +106,14 @@ def load_configuration(path: str | Path) -> Configuration:
             )
         settings |= {f"{section}.{name}": value for name, value in values.items()}
     return Configuration().replace(settings, str(path))
+
+
+def _text(path: Path) -> str:
+    content = read_bytes(path)
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from None
 
 
 def default_toml() -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, ACCENT, SECOND = "#1f2933", "#8a97a6", "#0b6e99", "#d1495b"
+LONGEST_NAME = 40
 
 
 def new_figure(rows: int, columns: int = 1, *, width: float = 9.0, height: float = 2.4) -> tuple[Figure, Any]:
@@ -28,6 +32,8 @@ def new_figure(rows: int, columns: int = 1, *, width: float = 9.0, height: float
         axis.tick_params(colors=INK, labelsize=9)
         axis.grid(color="#e4e8ec", linewidth=0.6)
         axis.set_axisbelow(True)
+        for text in (axis.title, axis.xaxis.label, axis.yaxis.label):
+            text.set_parse_math(False)  # names may hold $, and the house writes no formulas
     return figure, axes
 
 
@@ -41,9 +47,22 @@ def short_dates(axis: Axes, times: Any) -> None:
         axis.xaxis.set_major_formatter(ConciseDateFormatter(locator))
 
 
+def shorten(name: str) -> str:
+    """A name as it fits beside an axis: one line of at most 40 letters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
+
+
 def label(name: str, unit: str) -> str:
     """`name [unit]`, or the bare name."""
-    return f"{name} [{unit}]" if unit else name
+    return f"{shorten(name)} [{shorten(unit)}]" if unit else shorten(name)
+
+
+def save_figure(figure: Figure, target: str | Path | io.StringIO | io.BytesIO, **options: Any) -> None:
+    """Write a figure; letters that the font lacks are drawn as boxes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(target, **options)
 
 
 def draw_bands(
@@ -115,7 +134,13 @@ def phase_portrait(
         colors = {"color": speeds[title], "cmap": scale.cmap, "norm": scale.norm}
         axis.streamplot(x, y, *np.moveaxis(v, -1, 0), **colors, density=1.1, linewidth=1, arrowsize=0.8)
         axis.plot(points[:, 0], points[:, 1], ".", color=SECOND, markersize=2, alpha=0.6)
-        axis.set(title=title, xlabel=names[0], ylabel=names[1], xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+        axis.set(
+            title=title,
+            xlabel=shorten(names[0]),
+            ylabel=shorten(names[1]),
+            xlim=(low[0], high[0]),
+            ylim=(low[1], high[1]),
+        )
     figure.colorbar(scale, ax=axes[0].tolist(), label="speed", shrink=0.85)
     return figure
 
@@ -166,7 +191,7 @@ def drift_curve(
     axis.plot(z, rate, color=ACCENT, linewidth=1.8, label="drift")
     ground = np.full(len(visited), axis.get_ylim()[0])
     axis.plot(visited, ground, "|", color=SECOND, markersize=8, alpha=0.3, rasterized=True)
-    axis.set(xlabel=names[0], ylabel=names[1])
+    axis.set(xlabel=shorten(names[0]), ylabel=shorten(names[1]))
     axis.legend(frameon=False, fontsize=8)
     return figure
 
@@ -179,7 +204,7 @@ def states_over_time(
     for i, (axis, name) in enumerate(zip(axes[:, 0], names, strict=True)):
         axis.fill_between(times, low[:, i], high[:, i], color=ACCENT, alpha=0.25, linewidth=0)
         axis.plot(times, mean[:, i], color=ACCENT, linewidth=1.2)
-        axis.set_ylabel(name, fontsize=9)
+        axis.set_ylabel(shorten(name), fontsize=9)
         short_dates(axis, times)
     axes[-1, 0].set_xlabel(xlabel, fontsize=9)
     return figure

@@ -313,10 +313,11 @@ def check_times(times: ArrayLike, calendar: Calendar | None = None) -> Float[np.
         if calendar is not None and kind in "MOUS":
             times = calendar.numbers(times)
         array = np.array(times, dtype=np.float64).reshape(-1)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
         wanted = "numbers or dates" if calendar else "numbers"
         raise ValueError(
-            f"prediction times must be {wanted}; got {times!r}. Pass a list or an array of times."
+            f"prediction times must be {wanted}; got {str(times)[:60]} ({str(error).splitlines()[0].rstrip('.')}). "
+            "Pass a list or an array of times."
         ) from None
     if array.size == 0 or not np.isfinite(array).all() or (np.diff(array) <= 0).any():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The columns of a table: their names and units, which one a user means, their cells as numbers; and the column of times."""
+"""The columns of a table: their names and units, which one a user means, their cells as numbers."""
 
 # pandas' own annotations widen every column to Series | DataFrame | Unknown; the tests run these functions typed by beartype.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -6,25 +6,21 @@
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..calendar import Calendar, calendar_of
-from .source import EMPTY, ROW, TIME_NAMES, Options, Table, first_line
+from .numbers import MARKS, Number, almost_number, find_evidence, parse_number, plain_numbers
+from .source import EMPTY, Options, Table, list_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-def is_number(text: str, decimal: str) -> bool:
-    try:
-        float(text.replace(decimal, "."))
-    except ValueError:
-        return False
-    return True
+LONGEST_NAME = 400  # letters
+TRUTHS = {"true": 1.0, "false": 0.0}
+ONLY_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def split_unit(name: str) -> tuple[str, str]:
@@ -33,18 +29,24 @@ def split_unit(name: str) -> tuple[str, str]:
     return (match.group(1), match.group(2).strip()) if match else (name.strip(), "")
 
 
+def clean_name(name: object) -> str:
+    """A name in one line, without what cannot be printed."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(name)).split())
+    return line if len(line) <= LONGEST_NAME else f"{line[:LONGEST_NAME]}…"
+
+
 def name_columns(table: Table) -> tuple[Table, dict[str, str]]:
     """Distinct column names without units, and the unit of each."""
     levels = [name if isinstance(name, tuple) else (name,) for name in table.frame]
-    raw = [" ".join(str(part) for part in name if str(part)).strip() for name in levels]
+    raw = [clean_name(" ".join(str(part) for part in name if str(part))) for name in levels]
     parts = [split_unit(name) for name in raw]
-    bare = [name for name, _ in parts]
+    bare = Counter(name for name, _ in parts)
     units: dict[str, str] = {}
     for i, (name, (short, unit)) in enumerate(zip(raw, parts, strict=True)):
         if name in ("", "nan") or name.startswith("Unnamed:"):
             best, unit = "index" if i == 0 else f"column {i + 1}", ""
         else:
-            best = short if bare.count(short) == 1 else name
+            best = short if bare[short] == 1 else name
         count, fresh = 2, best
         while fresh in units:
             fresh, count = f"{best}.{count}", count + 1
@@ -54,37 +56,70 @@ def name_columns(table: Table) -> tuple[Table, dict[str, str]]:
     return table._replace(frame=table.frame.set_axis(list(units), axis=1)), units
 
 
-def holds_text(column: pd.Series) -> bool:
+def _holds_text(column: pd.Series) -> bool:
     import pandas as pd
 
-    return pd.api.types.is_string_dtype(column.dtype) or column.dtype == object
+    kinds = pd.CategoricalDtype | pd.PeriodDtype
+    return column.dtype == object or isinstance(column.dtype, kinds) or pd.api.types.is_string_dtype(column.dtype)
+
+
+def holds_text(column: pd.Series) -> bool:
+    """Whether a column of a tidy table is one of text."""
+    return column.dtype == object
+
+
+def _cells_of(column: pd.Series) -> np.ndarray:
+    """The cells of a column as text without blanks around it, "" where there is none."""
+    missing = column.isna().to_numpy()
+    cells = np.empty(len(column), object)
+    values = column.to_numpy(object)
+    cells[:] = ["" if gone else str(cell).strip() for cell, gone in zip(values, missing, strict=True)]
+    return cells
+
+
+def tidy_table(table: Table) -> Table:
+    """The table with its columns of text as str without blanks around it."""
+    import pandas as pd
+
+    if table.tidy:
+        return table
+    frame = table.frame.copy(deep=False)
+    for place, (_, column) in enumerate(table.frame.items()):
+        if _holds_text(column):
+            frame.isetitem(place, pd.Series(_cells_of(column), index=frame.index, dtype=object))
+    return table._replace(frame=frame, tidy=True)
 
 
 def drop_empty_rows(table: Table) -> Table:
     """Without rows that hold nothing."""
     filled = np.zeros(len(table.frame), bool)
     for _, column in table.frame.items():
-        empty = column.isna()
+        if filled.all() and len(filled):
+            return table
         if holds_text(column):
-            empty |= column.astype(str).str.strip().str.lower().isin(EMPTY)
-        filled |= ~empty.to_numpy()
+            filled |= np.array([cell.lower() not in EMPTY for cell in column], bool)
+        else:
+            filled |= column.notna().to_numpy()
+    if not filled.any():
+        raise ValueError(f"{table.where} has a header but no rows. Check that it was written.")
     if not filled.all():
         first = table.rows[~filled][0]
         table.notes.append(f"{int((~filled).sum())} rows of {table.where} are empty (first: row {first}); left out.")
-    if not filled.any():
-        raise ValueError(f"{table.where} has a header but no rows. Check that it was written.")
     return table._replace(frame=table.frame[filled].reset_index(drop=True), rows=table.rows[filled])
 
 
 def find_column(table: Table, name: str, what: str) -> str:
     """The column that a user means by `name`, with or without its unit."""
-    names = list(table.frame.columns)
+    if name in table.frame.columns:
+        return name
+    names, name = list(table.frame.columns), clean_name(name)
     for match in (lambda n: n == name, lambda n: n == split_unit(name)[0], lambda n: n.lower() == name.lower()):
         for candidate in names:
             if match(candidate):
                 return candidate
-    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    raise ValueError(f"{table.where} has no column '{name}' ({what}); its columns are {shown}. Use one of those names.")
+    raise ValueError(
+        f"{table.where} has no column '{name}' ({what}); its columns are {list_names(names)}. Use one of those names."
+    )
 
 
 def bring_index(table: Table) -> tuple[Table, str | None]:
@@ -104,163 +139,150 @@ def bring_index(table: Table) -> tuple[Table, str | None]:
     return table._replace(frame=frame.reset_index(names=name)), split_unit(name)[0] if dates or numbers else None
 
 
-def numeric(table: Table, name: str, options: Options) -> np.ndarray:
-    """A column as float64 with NaN for what is missing; infinite throughout if it is a column of words."""
+def numeric(table: Table, name: str, options: Options) -> np.ndarray | None:
+    """A column as float64 with NaN for what is missing; None if it is a column of words."""
     import pandas as pd
 
     column = table.frame[name]
-    if pd.api.types.is_bool_dtype(column.dtype):
-        values = column.astype(float).to_numpy(float, na_value=np.nan)
-    elif pd.api.types.is_numeric_dtype(column.dtype):
+    kind = column.dtype
+    if pd.api.types.is_complex_dtype(kind):
+        raise ValueError(
+            f"values must be real; column '{name}' of {table.where} is complex. Split it into two columns."
+        )
+    if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_numeric_dtype(kind):
         values = column.to_numpy(float, na_value=np.nan)
+        _note_long_integers(table, name, column)
+    elif holds_text(column):
+        values = _text_numbers(table, name, column.to_numpy().copy(), options)
     else:
-        text = column.astype("string").str.strip()
-        text = text.mask(
-            text.str.lower().isin([*EMPTY, *(str(m).lower() for m in options.missing if isinstance(m, str))])
-        )
-        text = text.replace({"True": "1", "False": "0", "true": "1", "false": "0", "TRUE": "1", "FALSE": "0"})
-        if options.decimal != ".":
-            text = text.str.replace(".", "", regex=False).str.replace(options.decimal, ".", regex=False)
-        values = pd.to_numeric(text, errors="coerce").to_numpy(float, na_value=np.nan)
-        broken = np.flatnonzero(text.notna().to_numpy() & np.isnan(values))
-        numbers = int(np.isfinite(values).sum())
-        if broken.size and (numbers > broken.size or text.iloc[broken].str.fullmatch(r"-?\d+,\d+").all()):
-            entry = str(text.iloc[int(broken[0])])
-            advice = "Fix it, or pass missing= if it means that nothing was measured."
-            if re.fullmatch(r"-?[\d.]*,\d+", entry):
-                advice = "Pass decimal=','."
-            raise ValueError(f"values must be numbers; {table.cell(broken[0], name)} holds '{entry}'. {advice}")
-        if broken.size:
-            return np.full(len(values), np.inf)
-    numbers = [float(m) for m in options.missing if not isinstance(m, str) or is_number(m, ".")]
-    return np.where(np.isin(values, numbers), np.nan, values) if numbers else values
-
-
-# Times ---------------------------------------------------------------------------------------------------------------
-
-
-def _to_datetime(text: pd.Series, *, utc: bool) -> pd.Series:
-    import pandas as pd
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pd.to_datetime(text, errors="coerce", utc=utc, format="mixed")
-
-
-def looks_like_dates(column: pd.Series) -> bool:
-    import pandas as pd
-
-    if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return True
-    if not holds_text(column):
-        return False
-    some = column.dropna().astype(str).str.strip()
-    some = some[~some.str.lower().isin(EMPTY)].head(20)
-    if some.empty or not some.str.contains(r"\d[-/.:T]\d").all():
-        return False
-    parsed = _to_datetime(some, utc=True).notna()
-    return bool(parsed.mean() > 0.5) and not any(is_number(x, ",") for x in some)
-
-
-def find_time(table: Table, options: Options, index: str | None) -> str | None:
-    if options.time == ROW:
         return None
-    if options.time is not None:
-        return find_column(table, options.time, "the time")
-    if index is not None:
-        return index
-    taken = {options.series, options.variable, options.value, *options.inputs, *(options.channels or ())}
-    free = [name for name in table.frame if name not in taken]
-    for test in (
-        lambda n: n.lower() in TIME_NAMES,
-        lambda n: looks_like_dates(table.frame[n]),
-        lambda n: n.lower().startswith(("time", "date")),
-    ):
-        found = [name for name in free if test(name)]
-        if found:
-            if len(found) > 1:
-                table.notes.append(
-                    f"'{found[0]}' of {table.where} is taken as the time; it could also be '{found[1]}' (time=)."
-                )
-            return found[0]
-    shown = ", ".join(list(table.frame)[:12])
-    raise ValueError(
-        f"{table.where} has no column that is clearly the time; its columns are {shown}. "
-        "Name it with time=…, or pass time='row' to number the rows."
-    )
-
-
-def read_times(
-    table: Table, name: str | None, units: Mapping[str, str], options: Options
-) -> tuple[np.ndarray, Calendar | None, str]:
-    """Times as numbers, and what they mean as dates, or else the unit they are in."""
-    if name is None:
-        return np.arange(len(table.frame), dtype=float), None, options.time_unit or "rows"
-    column = table.frame[name]
-    if looks_like_dates(column):
-        return *_dates(table, name, options), ""
-    numbers = numeric(table, name, options)
-    if np.isinf(numbers).all():
+    if values is None:
+        return None
+    marks = [float(m) for m in options.missing if not isinstance(m, str) or ONLY_NUMBER.fullmatch(m)]
+    values = np.where(np.isin(values, marks), np.nan, values) if marks else values
+    infinite = np.flatnonzero(np.isinf(values))
+    if infinite.size:
         raise ValueError(
-            f"times must be numbers or dates; {table.cell(0, name)} holds '{column.iloc[0]}'. "
-            "Name the column of times with time=."
+            f"values must be finite; {table.cell(infinite[0], name)} is infinite. Leave it empty if it is missing."
         )
-    bad = np.flatnonzero(np.isnan(numbers))
-    if bad.size:
+    return values
+
+
+def _note_long_integers(table: Table, name: str, column: pd.Series) -> None:
+    """Integers that a float does not hold are noted: they are names of things more often than measurements."""
+    if column.dtype.kind in "iu" and len(column) and (column.abs() > 2**53).any():
+        table.notes.append(f"column '{name}' of {table.where} holds integers beyond 2^53; their last digits are lost.")
+
+
+def _text_numbers(table: Table, name: str, cells: np.ndarray, options: Options) -> np.ndarray | None:
+    """Text as numbers; None if most cells are words. What is read though it is not plain is noted."""
+    gone = {*EMPTY, *(mark.strip().lower() for mark in options.missing if isinstance(mark, str))}
+    cells[:] = ["" if cell.lower() in gone else cell for cell in cells]
+    values = plain_numbers(cells, options.decimal or ".")
+    if values is not None and np.isfinite(values[cells != ""]).all() and not (np.abs(values) >= 2**53).any():
+        _note_zeros(table, name, cells)
+        return values
+    found: dict[str, Number | None] = {}
+    for cell in dict.fromkeys(cells):
+        if cell:
+            truth = TRUTHS.get(cell.lower())
+            found[cell] = parse_number(cell, options.decimal or ".") if truth is None else Number(truth, "")
+    bad = [cell for cell, number in found.items() if number is None]
+    if bad and not _refuse(table, name, cells, bad, found, options):
+        return None
+    _check_signs(table, name, cells, found)
+    values = np.array([number.value if (number := found.get(cell)) else np.nan for cell in cells], float)
+    _note_special(table, name, cells, found, options)
+    _note_zeros(table, name, cells)
+    return values
+
+
+def _refuse(
+    table: Table, name: str, cells: np.ndarray, bad: list[str], found: dict[str, Number | None], options: Options
+) -> bool:
+    """An error for a cell that should be a number; False if the column is one of words."""
+    strange = set(bad)
+    count = sum(cell in strange for cell in cells)
+    almost = sum(cell in strange and almost_number(cell) for cell in cells)
+    numbers = sum(cell in found for cell in cells) - count
+    if numbers <= count and almost < count / 2:
+        return False
+    first = next(i for i, cell in enumerate(cells) if cell in strange and (almost_number(cell) or almost < count / 2))
+    cell, decimal = cells[first], options.decimal or "."
+    advice = "Write it as a plain number, or pass missing= if it means that nothing was measured."
+    if parse_number(cell, MARKS[decimal]) is not None:
+        advice = (
+            f"'{decimal}' is the decimal mark here, and '{MARKS[decimal]}' stands between groups of three digits only. "
+            f"Pass decimal='{MARKS[decimal]}' if all numbers of the file are written so."
+        )
+    raise ValueError(f"values must be numbers; {table.cell(first, name)} holds '{cell[:60]}'. {advice}")
+
+
+def _check_signs(table: Table, name: str, cells: np.ndarray, found: Mapping[str, Number | None]) -> None:
+    """Money and per cent in all cells of a column, or in none."""
+    signs = [(i, number.sign) for i, cell in enumerate(cells) if (number := found.get(cell)) is not None]
+    odd = next((i for i, sign in signs if sign != signs[0][1]), None)
+    if odd is not None:
         raise ValueError(
-            f"every row needs a time; row {table.rows[bad[0]]} of {table.where} has none in column '{name}'. "
-            "Fill it in or drop the row."
+            f"a column needs one unit; {table.cell(odd, name)} holds '{cells[odd]}', {table.cell(signs[0][0], name)} "
+            f"'{cells[signs[0][0]]}'. Write both in the same unit."
         )
-    return numbers, None, options.time_unit or units.get(name, "")
 
 
-def _dates(table: Table, name: str, options: Options) -> tuple[np.ndarray, Calendar]:
-    column, dates = table.frame[name], _parse(table, name, options)
-    zone = options.time_zone or ("" if dates.tz is None else str(dates.tz))
-    lost = np.flatnonzero(dates.isna())
-    if lost.size:
+def _note_special(
+    table: Table, name: str, cells: np.ndarray, found: Mapping[str, Number | None], options: Options
+) -> None:
+    for i, cell in enumerate(cells):
+        number = found.get(cell)
+        if number is None or cell.lower() in TRUTHS:
+            continue
+        decimal = options.decimal or "."
+        if MARKS[decimal] in cell or not ONLY_NUMBER.fullmatch(cell.replace(decimal, ".")):
+            table.notes.append(
+                f"{table.cell(i, name)} holds '{cell}', read as {number.value:.15g}; others like it too."
+            )
+            break
+    long = next((c for c, n in found.items() if n and c.lstrip("+-").isdigit() and int(n.value) != int(c)), None)
+    if long is not None:
+        table.notes.append(f"column '{name}' of {table.where} holds '{long}', whose last digits are lost.")
+
+
+def _note_zeros(table: Table, name: str, cells: np.ndarray) -> None:
+    zero = next((c for c in cells[:1000] if len(c) > 1 and c[0] == "0" and c.isdigit()), None)
+    if zero is not None:
+        table.notes.append(f"column '{name}' of {table.where} holds '{zero}' with a leading zero; read as a number.")
+
+
+def first_word(table: Table, name: str) -> tuple[int, str]:
+    """The first cell of a column that is no number, and its record."""
+    cells = [str(cell) for cell in table.frame[name]]
+    record = next((i for i, cell in enumerate(cells) if cell.lower() not in EMPTY), 0)
+    return record, cells[record][:60]
+
+
+def decide_decimal(table: Table, names: Sequence[str], options: Options) -> Options:
+    """The options with the decimal mark of a table: what was said, or what its cells prove."""
+    if options.decimal is not None and options.decimal not in MARKS:
+        raise ValueError(f"decimal must be '.' or ','; got {options.decimal!r}. Pass one of them.")
+    columns = {name: table.frame[name] for name in names} if options.decimal is None else {}
+    found = find_evidence((name, column.to_numpy()) for name, column in columns.items() if column.dtype == object)
+
+    def place(kind: str) -> str:
+        return f"{table.cell(found[kind].record, found[kind].column)} holds '{found[kind].text.strip()}'"
+
+    comma, point = "comma" in found, "point" in found
+    if comma and point:
         raise ValueError(
-            f"every row needs a date; {table.cell(lost[0], name)} holds {column.iloc[int(lost[0])]!r}. "
-            "Fix it or drop the row."
+            f"one decimal mark is needed in a file; {place('comma')} and {place('point')}. Write all numbers in one "
+            "convention, or pass decimal= and name the columns that keep to it with channels=."
         )
-    if dates.tz is None and options.time_zone:
-        try:
-            dates = dates.tz_localize(options.time_zone, ambiguous="infer")
-        except Exception as error:
-            raise ValueError(
-                f"column '{name}' of {table.where} does not fit the zone {options.time_zone}: {first_line(error)}. "
-                "Write the offsets into the dates."
-            ) from None
-    return count_dates(dates, zone, options.time_unit)
-
-
-def _parse(table: Table, name: str, options: Options) -> pd.DatetimeIndex:
-    """The cells of a column as dates; words that say their offset are read as UTC."""
-    import pandas as pd
-
-    if pd.api.types.is_datetime64_any_dtype(table.frame[name].dtype):
-        return pd.DatetimeIndex(table.frame[name])
-    text, where = table.frame[name].astype(str).str.strip(), f"column '{name}' of {table.where}"
-    offset = text.str.extract(r"(Z|[+-]\d{2}:?\d{2})$")[0]
-    aware = offset.notna().to_numpy()
-    if aware.any() and not aware.all():
-        first = int(np.argmin(aware))
+    unclear = "comma or thousand" if not point else ""
+    unclear = "point or thousand" if comma else unclear
+    if unclear in found:
         raise ValueError(
-            f"dates must all say their time zone, or none; {table.cell(first, name)} does not "
-            f"({text.iloc[first]}). Add the offset there."
+            f"{place(unclear)}, which may be a thousand or a number with decimals. Pass decimal='.' if points stand before the "
+            "decimals, decimal=',' if commas do."
         )
-    offsets = offset.dropna().str.replace(":", "").replace("Z", "+0000").unique()
-    if len(offsets) > 1:
-        table.notes.append(
-            f"{where} mixes the offsets {', '.join(sorted(offsets)[:4])}; read as UTC"
-            + (f" and shown in {options.time_zone}." if options.time_zone else ".")
-        )
-    elif aware.any() and offsets[0] != "+0000" and not options.time_zone:
-        table.notes.append(f"{where} is at {offsets[0]}; results are in UTC (time_zone=).")
-    return pd.DatetimeIndex(_to_datetime(text, utc=bool(aware.any())))
-
-
-def count_dates(dates: pd.DatetimeIndex, zone: str, unit: str | None) -> tuple[np.ndarray, Calendar]:
-    """Dates as numbers, and what these mean."""
-    calendar = calendar_of(dates, zone, unit)
-    return calendar.numbers(dates), calendar
+    if comma:
+        table.notes.append(f"{place('comma')}: numbers are read with decimal commas (decimal=).")
+    return options._replace(decimal=options.decimal or ("," if comma else "."))

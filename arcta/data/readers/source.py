@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,9 +28,10 @@ class Options(NamedTuple):
     value: str | None = None
     missing: tuple[str | float, ...] = ()
     delimiter: str | None = None
-    decimal: str = "."
+    decimal: str | None = None
     time_unit: str | None = None
     time_zone: str | None = None
+    day_first: bool | None = None
 
 
 class Loaded(NamedTuple):
@@ -44,11 +46,19 @@ class Table(NamedTuple):
     where: str
     rows: np.ndarray  # the row of the file that each record stands in
     notes: list[str]
+    tidy: bool = False  # text is str without blanks around it, "" where there is none
 
     def cell(self, record: int | np.integer, column: str) -> str:
         """Where a cell stands, in words."""
         return f"row {self.rows[record]}, column '{column}' of {self.where}"
 
 
+def list_names(names: Iterable[object]) -> str:
+    """The first dozen of some names, each cut to what a sentence bears."""
+    texts = [str(name) for name in names]
+    return ", ".join(f"{text[:40]}…" if len(text) > 40 else text for text in texts[:12]) + ", …" * (len(texts) > 12)
+
+
 def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return line if len(line) < 200 else f"{line[:200]}…"

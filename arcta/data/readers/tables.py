@@ -14,8 +14,19 @@ import numpy as np
 
 from ..calendar import Calendar
 from ..series import Series
-from .columns import bring_index, drop_empty_rows, find_column, find_time, holds_text, name_columns, numeric, read_times
-from .source import Loaded, Options, Table
+from .columns import (
+    bring_index,
+    decide_decimal,
+    drop_empty_rows,
+    find_column,
+    first_word,
+    holds_text,
+    name_columns,
+    numeric,
+    tidy_table,
+)
+from .source import Loaded, Options, Table, list_names
+from .times import find_time, join_clock, looks_like_clocks, looks_like_dates, read_times
 
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 9999.0, 99999.0, 1e20, -1e20)
 
@@ -29,7 +40,7 @@ def _to_wide(
     variable = find_column(table, str(options.variable), "the variable")
     value = find_column(table, str(options.value or "value"), "the value")
     numbers = numeric(table, value, options)
-    if np.isinf(numbers).all():
+    if numbers is None:
         raise ValueError(
             f"column '{value}' of {table.where} holds words, not numbers. Name the column of values with value=."
         )
@@ -47,7 +58,7 @@ def _to_wide(
     keys = wide.index.to_frame(index=False)
     others = [n for n in table.frame.columns if n not in (variable, value, options.time, options.series)]
     if len(others) > (options.time is None):
-        table.notes.append(f"a long table has no other columns; ignored: {', '.join(others[:6])}.")
+        table.notes.append(f"a long table has no other columns; ignored: {list_names(others)}.")
     wide = wide.reset_index(drop=True)
     wide.columns = [str(name) for name in wide.columns]
     return table._replace(frame=wide, rows=first.to_numpy()), keys["time"].to_numpy(float), keys["group"].to_numpy()
@@ -56,8 +67,9 @@ def _to_wide(
 def from_table(table: Table, options: Options) -> Loaded:
     table, index = bring_index(table)
     table, units = name_columns(table)
-    table = drop_empty_rows(table)
-    time_name = find_time(table, options, index)
+    table = drop_empty_rows(tidy_table(table))
+    table, time_name = join_clock(table, find_time(table, options, index), options)
+    options = decide_decimal(table, _number_columns(table, time_name, options), options)
     times, calendar, time_unit = read_times(table, time_name, units, options)
     used = {time_name}
     group = np.full(len(times), Path(table.where).stem, dtype=object)
@@ -75,7 +87,7 @@ def from_table(table: Table, options: Options) -> Loaded:
     inputs = [find_column(table, name, "an input") for name in options.inputs]
     columns = _channels(table, used | set(inputs), options)
     values = np.stack(list(columns.values()), axis=1)
-    known = np.array([numeric(table, name, options) for name in inputs]).reshape(len(inputs), len(times))
+    known = np.array([_input(table, name, options) for name in inputs]).reshape(len(inputs), len(times))
     series = []
     for label in dict.fromkeys(group):
         rows = np.flatnonzero(group == label)
@@ -107,6 +119,27 @@ def from_table(table: Table, options: Options) -> Loaded:
     return Loaded(series, table.notes)
 
 
+def _number_columns(table: Table, time_name: str | None, options: Options) -> list[str]:
+    """The columns that may hold numbers: those that are asked for, or all but names and dates."""
+    others = {options.series, options.variable}
+    if time_name is not None and (
+        looks_like_dates(table.frame[time_name]) or looks_like_clocks(table.frame[time_name])
+    ):
+        others.add(time_name)
+    if options.channels is None:
+        return [name for name in table.frame if name not in others]
+    asked = [*options.channels, *options.inputs, *([options.value] if options.value else [])]
+    named = [time_name, *(find_column(table, name, "a channel") for name in asked)]
+    return [name for name in named if name is not None and name not in others]
+
+
+def _input(table: Table, name: str, options: Options) -> np.ndarray:
+    values = numeric(table, name, options)
+    if values is None:
+        raise ValueError(f"column '{name}' of {table.where} holds words, not numbers. Leave it out of inputs.")
+    return values
+
+
 def _channels(table: Table, taken: set[str | None], options: Options) -> dict[str, np.ndarray]:
     """The columns to model, as numbers. Words and bare row numbers are left out, and said so."""
     wanted = options.channels
@@ -116,13 +149,16 @@ def _channels(table: Table, taken: set[str | None], options: Options) -> dict[st
     columns: dict[str, np.ndarray] = {}
     for name in names:
         values = numeric(table, name, options)
-        if len(values) and np.isinf(values).all():
+        if values is None:
+            record, cell = first_word(table, name)
             if wanted:
                 raise ValueError(
-                    f"column '{name}' of {table.where} holds words, not numbers. Leave it out of channels."
+                    f"column '{name}' of {table.where} holds words, not numbers (row {table.rows[record]}: '{cell}'). Leave it "
+                    "out of channels."
                 )
             table.notes.append(
-                f"column '{name}' of {table.where} holds words; ignored (series= if it tells series apart)."
+                f"column '{name}' of {table.where} holds words (row {table.rows[record]}: '{cell}'); ignored (series= if it "
+                "tells series apart)."
             )
         elif np.isnan(values).all():
             if name.startswith("column ") and not wanted:
@@ -139,7 +175,7 @@ def _channels(table: Table, taken: set[str | None], options: Options) -> dict[st
             columns[name] = values
     if not columns:
         raise ValueError(
-            f"{table.where} has no column of numbers to model beside {', '.join(sorted(map(str, taken)))}. Add one."
+            f"{table.where} has no column of numbers to model beside {list_names(sorted(map(str, taken)))}. Add one."
         )
     return columns
 
@@ -149,9 +185,8 @@ def _note_sentinels(table: Table, name: str, values: np.ndarray) -> None:
     rest = values[np.isfinite(values)]
     for mark in SENTINELS:
         count = int((rest == mark).sum())
-        others = rest[rest != mark]
-        far = len(others) > 2 and abs(mark - np.median(others)) > 8 * (np.ptp(others) + 1e-12)
-        if count and far:
+        others = rest[rest != mark] if count else rest[:0]
+        if len(others) > 2 and abs(mark - np.median(others)) > 8 * (np.ptp(others) + 1e-12):
             table.notes.append(
                 f"column '{name}' of {table.where} holds {mark:g} in {count} rows, far from the rest; "
                 f"if it means missing, pass missing={mark:g}."

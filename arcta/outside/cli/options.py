@@ -46,9 +46,10 @@ class Reading:
     inputs: Annotated[Words, Parameter(help="Columns that are known inputs u(t).")] = None
     channels: Annotated[Words, Parameter(help="The columns to model.")] = None
     missing: Annotated[Words, Parameter(help="Values that mean missing: -999 NA, or --missing=- for a hyphen.")] = None
-    decimal: Annotated[Text, Parameter(help="The decimal mark of a text file.")] = None
+    decimal: Annotated[Text, Parameter(help="The decimal mark of a text file, if it does not tell by itself.")] = None
     delimiter: Annotated[Text, Parameter(help="The mark between columns of a text file.")] = None
     time_zone: Annotated[Text, Parameter(help="The zone of dates that do not say theirs.")] = None
+    day_first: Annotated[bool | None, Parameter(help="Whether 01/02/2024 is the first of February.")] = None
     time_unit: Annotated[Text, Parameter(help="The unit in which times are counted.")] = None
     variable: Annotated[Text, Parameter(help="Long tables: the column with the variables' names.")] = None
     value: Annotated[Text, Parameter(help="Long tables: the column with the values.")] = None
@@ -129,7 +130,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, object]:
             raise ValueError(f"--set needs name=value; got '{pair}'. Write e.g. --set training.steps=500.")
         try:
             settings[name] = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             settings[name] = text
     return settings
 

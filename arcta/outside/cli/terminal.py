@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from ...data.calendar import MONTHS, SECONDS, YEAR
 from ...data.read import describe, reading
+from ...data.readers.files import read_bytes
 from ...data.readers.source import Loaded
 from ...predict.prediction import Bands, Prediction
 from ...task.fitted import Fit, load
@@ -82,8 +83,9 @@ def grid(start: float, span: float, step: float) -> Float[np.ndarray, " n"]:
 def times_of(at: str, fit: Fit) -> list[float] | Float[np.ndarray, " n"]:
     """Times from a list (`1,2,3`), or from a file with one per line or in a column `time`."""
     path, calendar = Path(at), fit.layout.calendar
-    if path.is_file():
-        firsts = [line.split(",")[0].strip() for line in path.read_text("utf-8-sig").splitlines()]
+    if _is_file(path):
+        lines = re.split(r"\r\n|\r|\n", read_bytes(path).decode("utf-8-sig", "replace"))
+        firsts = [line.split(",")[0].strip() for line in lines]
         items = [item for item in firsts if item and (item[0].isdigit() or item[0] in "-+.")]
     else:
         items = [item.strip() for item in at.split(",") if item.strip()]
@@ -93,6 +95,13 @@ def times_of(at: str, fit: Fit) -> list[float] | Float[np.ndarray, " n"]:
         wanted = "dates or a file of them" if calendar else "numbers (1,2,3) or a file with one in each line"
         reason = f" ({str(error).splitlines()[0]})" if calendar else ""
         raise ValueError(f"--at needs {wanted}; got '{at[:60]}'{reason}.") from None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a list of times may be longer than a name can be
+        return False
 
 
 def to_table(predictions: Mapping[str, Prediction | Bands]) -> pd.DataFrame:
