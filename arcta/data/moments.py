@@ -33,7 +33,7 @@ class Moments(NamedTuple):
         return np.where(self.varies, np.maximum(self.deviation, np.nextafter(0, 1)), np.maximum(still, SMALLEST))
 
 
-def power_of_two(size: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+def power_of_two(size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     """The power of two next to some sizes; one for zero. Division by it is exact."""
     return np.where(size > 0, np.ldexp(1.0, np.clip(np.frexp(size)[1], -1021, 1023)), 1.0)
 

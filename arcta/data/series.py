@@ -325,9 +325,7 @@ def check_training_data(series: list[Series]) -> None:
             "rows. Drop that channel."
         )
     for item in series:
-        huge = np.argwhere(np.abs(item.values) > LARGEST)
-        if len(huge):
-            row, column = huge[0]
+        for row, column in np.argwhere(np.abs(item.values) > LARGEST)[:1]:
             raise ValueError(
                 f"values beyond {LARGEST:g} leave no room to compute with; row {row}, channel '{item.channels[column]}' of series "
                 f"'{item.name}' is {item.values[row, column]:g}. Give that channel in a larger unit."
