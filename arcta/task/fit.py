@@ -18,8 +18,6 @@ from ..data.store import Store
 from ..model.build import build
 from ..model.reading import DataLayout, Reading, has_whole_rows, read_data
 from ..model.spec import LatentSDE
-from ..runtime.memory import return_memory
-from ..runtime.process import check_not_forked
 from ..training.ensemble import KNOBS
 from ..training.loop import Group, TrainingDiverged
 from ..training.parallel import Devices
@@ -175,7 +173,6 @@ def fit(
         >>> fit.forecast(test.times, num_samples=8)
         Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
     """
-    check_not_forked()
     if not isinstance(model, LatentSDE):
         unknown = {"holdout": holdout, "out": out, "resume": resume, "devices": devices, "ensemble": ensemble > 1}
         data = _check_rival(type(model).__name__, data, unknown)
@@ -195,7 +192,6 @@ def fit(
     )  # fmt: skip
     trained, _ = _train(task, out=out, resume=resume, progress=progress)
     fitted = with_structure(trained, model, [] if store else series)
-    return_memory()
     if out is not None and task.lead:
         fitted.save(out)
     return cast(F, fitted)
@@ -237,7 +233,6 @@ def sweep(
         >>> sorted(fits)
         ['0.001', '0.01']
     """
-    check_not_forked()
     if not variants:
         raise ValueError("a sweep needs at least one variant: {'name': (LatentSDE(…), Training(…))}.")
     variants = {name: (_with_posterior(spec, training), training) for name, (spec, training) in variants.items()}
