@@ -20,8 +20,6 @@ from ..data.store import Store
 from ..model.build import build
 from ..model.reading import DataLayout, Reading, has_whole_rows, read_data
 from ..model.spec import LatentSDE
-from ..runtime.memory import return_memory
-from ..runtime.process import check_not_forked
 from ..training.ensemble import KNOBS
 from ..training.lock import lock
 from ..training.loop import Group, TrainingDiverged
@@ -182,7 +180,6 @@ def fit(
         >>> fit.forecast(test.times, num_samples=8)
         Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
     """
-    check_not_forked()
     if not isinstance(model, LatentSDE):
         unknown = {"holdout": holdout, "out": out, "resume": resume, "overwrite": overwrite, "devices": devices}
         data = _check_rival(type(model).__name__, data, {**unknown, "ensemble": ensemble > 1})
@@ -238,7 +235,6 @@ def _run(task: Task, model: LatentSDE, *, out: str | Path | None, resume: bool, 
             remove_pages(folder)
         write_run(fitted, folder)
     whole = with_structure(fitted, model, [] if task.store is not None else task.series)
-    return_memory()
     if folder is not None and whole is not fitted:
         write_run(whole, folder)
     return whole
@@ -280,7 +276,6 @@ def sweep(
         >>> sorted(fits)
         ['0.001', '0.01']
     """
-    check_not_forked()
     if not variants:
         raise ValueError("a sweep needs at least one variant: {'name': (LatentSDE(…), Training(…))}.")
     variants = {name: (_with_posterior(spec, training), training) for name, (spec, training) in variants.items()}

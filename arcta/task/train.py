@@ -28,6 +28,7 @@ from ..parts.model import Model
 from ..predict.forecast import Sampling, forecast
 from ..predict.prediction import Prediction, mix
 from ..runtime.compile import compile_lightly
+from ..runtime.memory import return_memory
 from ..training.checkpoint import Recorder, write_history
 from ..training.ensemble import Members, member, stack
 from ..training.loop import Alone, Best, Group, Hooks, Outcome, State, TrainingDiverged, train
@@ -251,4 +252,5 @@ def train_task(
         error = _blamed(task, prepared, TrainingDiverged("", outcome.state))
         if error.fault:
             raise error
+    return_memory()
     return _finish(task, prepared, outcome, before), group
