@@ -27,6 +27,8 @@ from .page import Section, table, write_report
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_DRAWN = 600  # rows of a forecast
+
 
 def _gaps(times: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Where stretches without an observation begin and end, those longer than five typical steps of the data."""
@@ -247,6 +249,13 @@ def _drift_section(fit: Fit, series: Series) -> Section:
     return Section("Phase portrait of the learned drift", figure, "drift", text)
 
 
+def _thinned(after: Series) -> Series:
+    """At most as many rows as a figure can show; all where a model needs the inputs at each."""
+    if len(after) <= MOST_DRAWN or after.input_names:
+        return after
+    return after.at_rows(np.unique(np.linspace(0, len(after) - 1, MOST_DRAWN).astype(int)))
+
+
 def report(
     fit: Fit,
     folder: str | Path,
@@ -269,6 +278,7 @@ def report(
     headline: dict[str, str] = {}
     if pairs:
         before, after = next((pair for pair in pairs if pair[0].name == series.name), pairs[0])
+        after = _thinned(after)
         ahead = fit.forecast(after.times, given=before, inputs=after.inputs if after.input_names else None, key=key)
         sections.append(_forecast_section(before, after, ahead))
         if after.frame_shape:
