@@ -54,8 +54,8 @@ def read(
     - `variable`, `value`: for long tables, the columns with the variable's name and its value.
     - `missing`: further values that mean "missing", such as `-999` or `"off"`. Empty cells, NaN and NA always do.
     - `delimiter`, `decimal`: of text files, found by themselves; `decimal` is asked for where "1,234" may be a thousand.
-    - `time_unit`: the unit that dates are counted in (default: the largest of d, h, min, s, ms, us not above the typical step),
-      or the name of the unit that numbers are in.
+    - `time_unit`: the unit that dates are counted in (default: month, quarter or year where dates are steps of the calendar, else
+      the largest of d, h, min, s, ms, us not above the typical step), or the name of the unit that numbers are in.
     - `time_zone`: the zone of dates that do not say theirs.
     - `day_first`: whether 01/02/2024 is the first of February; asked for where the column does not tell.
 
