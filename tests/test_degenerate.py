@@ -110,7 +110,8 @@ def test_a_forecast_a_million_steps_ahead_is_the_settled_law_and_said_to_be():
         far = fit.forecast([T[-1] + 1.0, T[-1] + 1e6], num_samples=128)
     assert np.isfinite(far.observations).all()
     near = fit.forecast([T[-1] + 1.0], num_samples=128)
-    np.testing.assert_allclose(far.mean[0], near.mean[0], atol=1e-5)
+    spread = near.observations[:, 0].std() * np.sqrt(2 / 128)
+    assert abs(far.mean[0, 0] - near.mean[0, 0]) < 5 * spread
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit.forecast(T[-1] + np.arange(1.0, 20.0), num_samples=8)

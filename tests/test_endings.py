@@ -127,7 +127,8 @@ def test_a_second_ctrl_c_ends_even_a_program_that_is_running(job, tmp_path):
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    # A shell says 130 of both: in Python's last moments a signal has its usual effect.
+    assert process.returncode in (130, -signal.SIGINT)
     assert time.monotonic() - began < 10
     assert "Traceback" not in said
 

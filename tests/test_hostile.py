@@ -455,9 +455,7 @@ def test_a_damaged_entry_of_the_cache_is_deleted_and_compiled_again(tmp_path):
     code = textwrap.dedent("""
         import sys, pathlib, warnings, jax
         warnings.simplefilter("error")
-        from arcta.outside.page import Section, write_report
-from arcta.predict.figures import new_figure
-from arcta.runtime.cache import keep_programs
+        from arcta.runtime.cache import keep_programs
         seen = []
         jax.monitoring.register_event_listener(lambda event, **_: seen.append(event.rsplit("/", 1)[-1]))
         assert keep_programs(pathlib.Path(sys.argv[1]))
