@@ -211,7 +211,8 @@ def test_different_likelihoods_by_channel():
 
 def test_known_inputs_reach_the_drift_and_forecasts_need_them():
     times = np.linspace(0, 10, 101)
-    series = arcta.Series(times, np.sin(times), inputs=np.cos(times), input_names=["push"])
+    values = np.sin(times) + 0.05 * np.random.default_rng(0).standard_normal(101)
+    series = arcta.Series(times, values, inputs=np.cos(times), input_names=["push"])
     train, test = arcta.split(series, at=0.8)
     fit = quick(TINY, train)
     with pytest.raises(ValueError, match="inputs push"):
