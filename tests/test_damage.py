@@ -43,7 +43,7 @@ def some_structure(series: arcta.Series) -> Structure:
     )
     shared = Together((Rough(40.0),), np.zeros(1), np.ones((1, 2, 2)), np.zeros(2), 0.5)
     periods = (Period(12.0, 1, float("nan")),)
-    return Structure(alone, 1.0, periods, np.zeros(1), np.ones(1), np.array([0.1, -0.2]), shared)
+    return Structure(alone, 1.0, periods, np.zeros(1), np.ones(1), np.array([0.1, -0.2]), np.array([9, 9]), shared)
 
 
 def some_fit(seed: int = 0, steps: int = 7) -> arcta.Fit:

@@ -14,7 +14,7 @@ from scipy.linalg import expm
 import arcta
 from arcta.data.seasons import Season as Period
 from arcta.linear.components import FREE, Cycle, Damped, Inputs, Level, Pairs, Points, Rough, Season, Slope, Smooth
-from arcta.linear.find import find_structure
+from arcta.linear.find import find_structure, learn_again
 from arcta.linear.learn import LinearModel, conclude, evidence, learn, start
 from arcta.linear.scales import Scale
 from arcta.linear.structure import from_json, remembered, to_json
@@ -335,3 +335,23 @@ def test_channels_that_share_nothing_stay_apart():
         rng = np.random.default_rng(seed)
         x = np.stack([np.cumsum(rng.standard_normal(80)), rng.standard_normal(80)], axis=1)
         assert find_structure([arcta.Series(np.arange(80.0), x)], []).together is None, seed
+
+
+def test_a_longer_series_says_more_of_the_parameters():
+    """Twice the observations: the candidates are those of before, their parameters and shares nearly those that a search from the
+    start finds; more than are looked at, or fewer than were learned from, change nothing."""
+    rng, n = np.random.default_rng(5), 80
+    series = arcta.Series(np.arange(float(n)), np.cumsum(rng.standard_normal(n))[:, None] + rng.standard_normal((n, 1)))
+    early = find_structure([series.at_rows(slice(0, 30))], ())
+    late, again = find_structure([series], ()), learn_again(early, series)
+    assert again.counts == early.counts == [30]
+
+    def evidence_of(structure, names):
+        return next(c.model.evidence for c in structure.channels[0] if c.words() == names)
+
+    common = {c.words() for c in late.channels[0]} & {c.words() for c in again.channels[0]}
+    assert common
+    for names in common:  # spread and shift are those of the first thirty, hence not quite the same prior
+        assert evidence_of(again, names) == pytest.approx(evidence_of(late, names), abs=2.0)
+    assert learn_again(late, series.at_rows(slice(0, 30))).channels == late.channels
+    assert again.channels != early.channels

@@ -48,7 +48,8 @@ def find_structure(data: Sequence[Series], periods: Sequence[Period]) -> Structu
     inputs = np.concatenate([item.inputs for item in data])
     known = moments(inputs, np.ones_like(inputs, bool))
     scale = np.where(known.varies, known.unit, 1.0)
-    blank = Structure((), typical_step(data), tuple(periods), known.mean, scale, np.zeros(0))
+    counts = np.sum([item.mask.sum(axis=0) for item in data], axis=0)
+    blank = Structure((), typical_step(data), tuple(periods), known.mean, scale, np.zeros(len(counts)), counts)
     found = [_find(blank, data, c) for c in range(len(data[0].channels))]
     structure = dataclasses.replace(
         blank,
@@ -58,6 +59,26 @@ def find_structure(data: Sequence[Series], periods: Sequence[Period]) -> Structu
     shared = _find_together(structure, data)
     alone = mean_evidence(structure, data)
     return dataclasses.replace(structure, together=shared if shared and shared.evidence > alone else None)
+
+
+@on_one_thread
+def learn_again(structure: Structure, series: Series) -> Structure:
+    """The same candidates after a series that holds more observations than they were learned from, where those are few: it says
+    more of their parameters. Of many observations a few more say little."""
+    counts = series.mask.sum(axis=0)
+    grown = (structure.counts < counts) & (counts <= LEARNED_FROM)
+    channels = tuple(
+        _again(structure, series, c, candidates) if grown[c] else candidates
+        for c, candidates in enumerate(structure.channels)
+    )
+    return dataclasses.replace(structure, channels=channels)
+
+
+def _again(
+    structure: Structure, series: Series, channel: int, candidates: tuple[Candidate, ...]
+) -> tuple[Candidate, ...]:
+    observed = _observed(structure, [series], channel, 1)
+    return _shares([observed.finish(candidate, FEW) for candidate in candidates])
 
 
 def mean_evidence(
@@ -92,10 +113,10 @@ class _Channel(NamedTuple):
         ]
         return [Candidate(scale, dataclasses.replace(m, evidence=m.evidence + slope)) for m in made]
 
-    def finish(self, candidate: Candidate) -> Candidate:
+    def finish(self, candidate: Candidate, steps: int = MANY) -> Candidate:
         """After many steps, with the posterior of its parameters."""
         pieces, slope = self.on(candidate.scale), float(np.sum(candidate.scale.log_slope(self.values)))
-        model = conclude(learn(candidate.model, pieces, MANY), pieces)
+        model = conclude(learn(candidate.model, pieces, steps), pieces)
         return dataclasses.replace(candidate, model=dataclasses.replace(model, evidence=model.evidence + slope))
 
 

@@ -183,4 +183,4 @@ def conclude(model: LinearModel, pieces: Sequence[Piece]) -> LinearModel:
     values, vectors = np.linalg.eigh(posterior.curvature(model.θ))
     values = np.maximum(values, posterior.spread.max() ** -2)  # no parameter is known less than before
     volume = -0.5 * float(np.sum(np.log(values))) - float(np.sum(np.log(posterior.spread)))
-    return dataclasses.replace(model, evidence=volume - posterior(model.θ)[0], root=vectors / np.sqrt(values))
+    return dataclasses.replace(model, evidence=float(volume - posterior(model.θ)[0]), root=vectors / np.sqrt(values))

@@ -51,7 +51,7 @@ def _name(component: Component) -> str:
 @dataclasses.dataclass(frozen=True)
 class Structure:
     """The candidates of each channel, the best first; `step`: the unit of the models' time; `evidence`: nats per observation by
-    channel, in the data's units. `together`: what the channels share, if that explains them better than each for itself; on the
+    channel, in the data's units; `counts`: the observations that were there to learn from. `together`: what the channels share, if that explains them better than each for itself; on the
     scales of the best candidates."""
 
     channels: tuple[tuple[Candidate, ...], ...]
@@ -60,6 +60,7 @@ class Structure:
     input_shift: Float[np.ndarray, " inputs"]
     input_scale: Float[np.ndarray, " inputs"]
     evidence: Float[np.ndarray, " channels"]
+    counts: Int[np.ndarray, " channels"]
     together: Together | None = None
 
     @property
@@ -142,6 +143,7 @@ class StoredStructure(msgspec.Struct, forbid_unknown_fields=True):
     inputs: tuple[list[float], list[float]]
     evidence: list[float | None]
     together: StoredTogether | None
+    counts: list[Annotated[int, Meta(ge=0)]] | None = None  # runs of format version 2 have none
 
 
 def to_json(structure: Structure) -> dict[str, object]:
@@ -152,6 +154,7 @@ def to_json(structure: Structure) -> dict[str, object]:
         "periods": [list(period) for period in structure.periods],
         "inputs": [structure.input_shift.tolist(), structure.input_scale.tolist()],
         "evidence": structure.evidence.tolist(),
+        "counts": structure.counts.tolist(),
         "together": None if structure.together is None else _together_to_json(structure.together),
     }
 
@@ -193,6 +196,7 @@ def from_json(stored: Mapping[str, object]) -> Structure:
         shift,
         scale,
         _array([-np.inf if number is None else number for number in told.evidence], channels),
+        np.full(channels, np.iinfo(int).max) if told.counts is None else _array(told.counts, channels).astype(int),
         None if told.together is None else _together(told.together, channels),
     )
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from ..data.series import Series
 from ..linear.components import Points
+from ..linear.find import learn_again
 from ..linear.learn import Normal
 from ..linear.structure import Candidate, Structure, panel_of, remembered
 from ..linear.together import Together
@@ -146,6 +147,7 @@ def after(
     input_knots(layout, series, start, ahead, inputs)  # refuses what does not fit
     known = np.zeros((len(ahead), 0)) if inputs is None else np.asarray(inputs, float).reshape(len(ahead), -1)
     before = series.at_rows(series.times <= start)
+    structure = learn_again(structure, before)
     sampling.check_room(layout, len(ahead), len(layout.channels))
     if sampling.quantiles is None:
         return tell(structure, layout, before, ahead, known, num_samples=sampling.num_samples, seed=seed)
