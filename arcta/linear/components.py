@@ -194,7 +194,7 @@ class Season(Stationary):
 
     @property
     def prior(self) -> tuple[tuple[float, float], ...]:
-        return ((-1.0, 2.0), (0.0, 1.0), (float(-np.log(self.span)) - 1.0, 1.5))
+        return ((-3.0, 3.5), (0.0, 1.0), (float(-np.log(self.span)) - 1.0, 1.5))
 
     def of_lags(self, apart: np.ndarray, θ: Values) -> tuple[np.ndarray, Callable[[], list[np.ndarray]]]:
         x = np.exp(θ[2]) * apart

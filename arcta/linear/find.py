@@ -4,7 +4,8 @@ mixed; what the channels share is learned after that."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -39,17 +40,22 @@ FEWEST = 12  # observations of a channel, below which there is nothing to choose
 MOST_TOGETHER = 16  # channels; what more of them share grows with the square
 IN_A_PANEL, CELLS = 400, 1200  # observations of all channels, and at most so many that might have been made
 FOR_EACH = 20  # observations for each parameter of what the channels share
+FASTEST, SAME = 1.9, 0.02  # steps in a period; how much two periods that are one differ
 RETURNS = 1.9  # periods that must be seen of a season
 
 
 @on_one_thread
-def find_structure(data: Sequence[Series], periods: Sequence[Period]) -> Structure:
-    """The structure of every channel, and of all together."""
+def find_structure(
+    data: Sequence[Series], periods: Sequence[Period], suggested: Mapping[str, float] = MappingProxyType({})
+) -> Structure:
+    """The structure of every channel, and of all together. `periods` take part in all candidates; those `suggested`, by name, where
+    they explain the data better."""
     inputs = np.concatenate([item.inputs for item in data])
     known = moments(inputs, np.ones_like(inputs, bool))
     scale = np.where(known.varies, known.unit, 1.0)
     counts = np.sum([item.mask.sum(axis=0) for item in data], axis=0)
     blank = Structure((), typical_step(data), tuple(periods), known.mean, scale, np.zeros(len(counts)), counts)
+    blank = _with_suggested(blank, data, suggested)
     found = [_find(blank, data, c) for c in range(len(data[0].channels))]
     structure = dataclasses.replace(
         blank,
@@ -59,6 +65,29 @@ def find_structure(data: Sequence[Series], periods: Sequence[Period]) -> Structu
     shared = _find_together(structure, data)
     alone = mean_evidence(structure, data)
     return dataclasses.replace(structure, together=shared if shared and shared.evidence > alone else None)
+
+
+def _with_suggested(structure: Structure, data: Sequence[Series], suggested: Mapping[str, float]) -> Structure:
+    """With the periods that the evidence is not against. Of few observations, or such with gaps, a spectrum says little."""
+    if structure.counts.max() > LONG:
+        return structure
+    for name, period in sorted(suggested.items(), key=lambda pair: pair[1]):
+        news = all(abs(period / known.period - 1) > SAME for known in structure.periods)
+        if news and period > structure.step:
+            more = dataclasses.replace(structure, periods=(*structure.periods, Period(period, 1, np.nan, name)))
+            if _first_evidence(more, data) + LIKELY > _first_evidence(structure, data):
+                structure = more
+    return structure
+
+
+def _first_evidence(structure: Structure, data: Sequence[Series]) -> float:
+    """Of all channels, the best of the first candidates of each."""
+    total = 0.0
+    for c in range(len(structure.counts)):
+        chosen = [data[i] for i in _affordable([int(item.mask[:, c].sum()) for item in data])]
+        if chosen:
+            total += max(candidate.model.evidence for candidate in _first(_observed(structure, chosen, c, 1)))
+    return total
 
 
 @on_one_thread
@@ -134,9 +163,14 @@ def _find(structure: Structure, data: Sequence[Series], channel: int) -> tuple[t
     return mixed, _per_observation(structure, mixed[0], chosen, channel)
 
 
+def _first(observed: _Channel) -> list[Candidate]:
+    """A few sums on every scale."""
+    return [c for form in Scale.possible(observed.values) for c in observed.compete(form, SUMS[:FIRST])]
+
+
 def _best(observed: _Channel) -> tuple[Candidate, ...]:
     """The candidates that come close to the best, with their shares."""
-    first = [c for form in Scale.possible(observed.values) for c in observed.compete(form, SUMS[:FIRST])]
+    first = _first(observed)
     best = max(candidate.model.evidence for candidate in first)
     forms = dict.fromkeys(c.scale.form for c in first if c.model.evidence > best - UNDECIDED)
     every = [c for c in first if c.scale.form in forms]

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool
 
+from ..data.calendar import MONTHS
 from ..data.moments import moments
-from ..data.seasons import Season, find_seasons
+from ..data.seasons import Season, candidates, find_seasons
 from ..data.series import Series
 from ..linear.find import find_structure, mean_evidence
 from ..linear.structure import Structure
@@ -49,12 +50,19 @@ def seasons_of(spec: LatentSDE, data: Sequence[Series]) -> list[Season]:
     return [Season(float(period), 1, float("nan")) for period in periods]
 
 
+def _suggested(spec: LatentSDE, data: Sequence[Series]) -> dict[str, float]:
+    """What most figures of months and quarters have: a year."""
+    calendar = data[0].calendar
+    asked = not isinstance(spec.season, str) or calendar is None or calendar.unit not in MONTHS
+    return {} if asked else candidates(calendar)
+
+
 def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:
     """The fit with the structure of its training data, and which of the two it uses; the same if structures take no part.
     `spec`: what was asked for."""
     if not competes(spec, fit.training, data):
         return fit
-    structure = find_structure(data, seasons_of(spec, data))
+    structure = find_structure(data, seasons_of(spec, data), _suggested(spec, data))
     # What never changes is certain beyond bounds, by either: it decides nothing.
     varies = moments(*(np.concatenate([getattr(s, n) for s in data]) for n in ("values", "mask"))).varies
     told = {"structure": mean_evidence(structure, data, varies), "latent SDE": _bound(fit, data, varies)}
