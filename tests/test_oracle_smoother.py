@@ -24,7 +24,7 @@ from arcta.parts.networks import MLP
 from arcta.parts.physics import ParametricDrift
 from arcta.parts.posterior import Bridge, DiagonalNormal, FullMarginal, FullNormal, FullPosterior, turning
 from arcta.parts.prior import Known
-from arcta.parts.smoother import Rows, SmoothedPosterior, smooth_rows
+from arcta.parts.smoother import Rows, SmoothedPosterior, _cubic, _slopes, smooth_rows
 from arcta.predict import recognise
 from arcta.predict.recognise import refined
 from arcta.runtime.small import factor, solve_lower, solve_upper
@@ -325,3 +325,32 @@ def test_the_derivative_of_the_turning_part_where_eigenvalues_meet():
         turning(*(jnp.asarray(x + s * dx) for x, dx in zip((C, S, q), change, strict=True))) for s in (1e-5, -1e-5)
     )
     np.testing.assert_allclose(ours, (up - down) / 2e-5, atol=1e-8)
+
+
+def test_covariances_between_nodes_are_positive_however_stiff_the_drift():
+    """Nodes much further apart than the state remembers: the cubics' own slopes would make variances negative; where nodes are
+    close nothing changes."""
+    rng = np.random.default_rng(3)
+    F, q, H = np.array([[-0.2, 10.0], [-10.0, -0.2]]), np.array([20.0, 0.01]), np.array([[20.0, 0.0]])
+    model = linear_model(F, q, H, np.zeros(2), np.eye(2))
+
+    def lowest(step: float) -> tuple[float, float]:
+        times = step * np.arange(1.0, 12.0)
+        posterior, last = smooth_rows(model, with_nodes(times, rng.standard_normal((11, 1)), 10.0), jnp.zeros((11, 2)))
+        plain = eqx.tree_at(lambda p: p.sides, posterior, _slopes(last, jnp.broadcast_to(jnp.asarray(q), (11, 2))))
+        at = jnp.asarray(np.linspace(0, float(posterior.times[-1]), 400))
+
+        def least(p: SmoothedPosterior) -> float:
+            def covariance(t):
+                i, h, a = p._where(t)
+                slopes = p.sides.covariance_after[i], p.sides.covariance_before[i + 1]
+                return _cubic(a, h, p.covariance[i], p.covariance[i + 1], *slopes)[0]
+
+            return float(jnp.linalg.eigvalsh(jax.vmap(covariance)(at)).min())
+
+        return least(posterior), least(plain)
+
+    ours, plain = lowest(0.3)
+    assert plain < 0 < ours
+    ours, plain = lowest(0.01)
+    assert ours == plain > 0
