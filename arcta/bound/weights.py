@@ -145,9 +145,7 @@ def _log_density(normal: AbstractGaussian, z: Float[Array, " latent"]) -> Float[
     return -0.5 * jnp.sum(away**2) - jnp.sum(jnp.log(jnp.diagonal(Λ))) - 0.5 * len(z) * math.log(2 * math.pi)
 
 
-def steps_for(
-    model: AbstractGenerative, rows: Rows, posterior: AbstractPosterior
-) -> Int[Array, " intervals"]:
+def steps_for(model: AbstractGenerative, rows: Rows, posterior: AbstractPosterior) -> Int[Array, " intervals"]:
     """Into how many steps to cut what lies between two nodes; none where padding repeats one."""
     q = jax.vmap(lambda t: model.diffusion(t, model.median().diffusion))(rows.start + rows.times)
     variance = jax.vmap(lambda t: jnp.diagonal(posterior(t).normal.covariance()))(rows.times)

@@ -177,8 +177,8 @@ def _encoded_window(model: Model, window: Window) -> AbstractPosterior:
 
 
 def posterior_in(model: Model, window: Window, *, refined: bool) -> AbstractPosterior | None:
-    """The posterior of a window as a function of time, at the parameters' medians: by the model's own flow, or None if that does not
-    settle; or the encoder's."""
+    """The posterior of a window as a function of time, at the parameters' medians: by the model's own flow, or None if that does
+    not settle; or the encoder's."""
     if not refined:
         return _encoded_window(model, window)
     for passes, stride in PASSES:

@@ -8,7 +8,8 @@ some tens of rows; so a path is weighed over a stretch of that many, given what 
 
 A fault of the model, of training or of the form of the posterior is everywhere, so the middle says it, and the more stretches the
 surer; the largest of many would be an alarm sooner or later whatever the posterior. That one is told as where to be careful.
-Stretches are of one shape, so that one program weighs all of them, and of a long series, or of many, some are weighed, spread evenly.
+Stretches are of one shape, so that one program weighs all of them, and of a long series, or of many, some are weighed, spread
+evenly.
 
 A smoother's nodes are put closer for this than for its use: marginals at the nodes are right to a thousandth of their spread on
 either, but between them they are interpolated, and where the diffusion is small a path is so precise that its weight would tell
@@ -20,14 +21,15 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..bound.weights import BELIEVED, Belief, belief, log_weights
+from ..bound.weights import BELIEVED, belief, log_weights
 from ..data.series import Series
 from ..data.windows import Window, WindowShape, partition
 from ..model.reading import DataLayout
@@ -113,7 +115,7 @@ class Trust:
         return f"{told}{f'; {self.why}' if self.why else ''}"
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each series: k, that of the worst stretch, bound, tightened, how many of its observations were weighed, and the verdict."""
+        """A row for each series: k, that of the worst stretch, the bounds, how much of it was weighed, and the verdict."""
         import pandas as pd
 
         columns = ("k", "worst", "bound", "tightened", "weighed", "observations", "colour", "verdict")
@@ -172,7 +174,7 @@ def _stretches(windows: Window, length: int, share: int) -> Iterator[_Stretch]:
     for j, scored in enumerate(np.asarray(windows.scored).sum(axis=1)):
         nodes = int(scored) - (j == len(windows.scored) - 1)  # the last scored row of a series ends it
         cuts = np.linspace(0, nodes, -(-nodes // length) + 1).astype(int)
-        places += [(j, int(a), int(b)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        places += [(j, int(a), int(b)) for a, b in pairwise(cuts)]
     chosen = np.unique(np.linspace(0, len(places) - 1, min(share, len(places))).round().astype(int))
     for j, a, b in (places[i] for i in chosen):
         window = jax.tree.map(lambda leaf, j=j: leaf[j], windows)

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COURSE = ("stopped", "seconds", "compile_seconds", "cuts", "about")  # of a `Fit`, saved as they are
-EXACT = (
-    "nothing needs weighing: the linear structure forecasts and smooths, and its posterior, given its parameters, is exact"
-)
+EXACT = "nothing needs weighing: the linear structure forecasts and smooths, and its posterior, given its parameters, is exact"
 QUANTILES = {"median": 0.5, "q5": 0.05, "q95": 0.95}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +24,7 @@ SETTLED, JUMP = 0.95, 1.0  # what is said if fewer windows settle, or the poster
 UNMOVED = 0.9  # an interval that wide, as a part of the prior's, has learned nothing
 
 
+@runtime_checkable
 class Summarised(Protocol):
     """What a summary needs of a `Fit`."""
 
@@ -50,9 +51,9 @@ class Summarised(Protocol):
 class Summary:
     """A fit in words and tables; print it, or let a notebook show it.
 
-    `data` and `model`: what is known, by name. `parameters`: medians and 90 % intervals beside their priors; noise and diffusion are
-    among them. `scores`: of what was held out, if anything was. `trust`: whether each series' posterior can be believed. `warnings`:
-    what to look at.
+    `data` and `model`: what is known, by name. `parameters`: medians and 90 % intervals beside their priors, noise and diffusion
+    among them. `scores`: of what was held out, if anything was. `trust`: whether each series' posterior can be believed.
+    `warnings`: what to look at.
     """
 
     title: str
@@ -77,7 +78,7 @@ class Summary:
         return f"<h3>{html.escape(self.title)}</h3>{''.join(sections)}"
 
     def _sections(self) -> list[tuple[str, str]]:
-        table = self.parameters[:SHOWN].to_string(na_rep="", float_format=lambda x: f"{x:.4g}", line_width=WIDTH)
+        table = self.parameters[:SHOWN].map("{:.4g}".format).replace("nan", "").to_string(line_width=WIDTH)
         more = f"\n… and {len(self.parameters) - SHOWN} more" if len(self.parameters) > SHOWN else ""
         told = [("Data", _aligned(self.data)), ("Model", _aligned(self.model))]
         told += [("Parameters, noise and diffusion: median, 90 % interval; prior", table + more)]
@@ -99,9 +100,7 @@ def summarise(fit: Summarised, *, trust: Trust, scores: Scores | None) -> Summar
     parameters = fit.parameters()
     names = ", ".join(item.name for item in fit.context[:3]) + ", …" * (len(fit.context) > 3)
     title = f"arcta: dynamics of {names}"
-    return Summary(
-        title, _data(fit), _model(fit), parameters, scores, trust, tuple(_warnings(fit, parameters, trust))
-    )
+    return Summary(title, _data(fit), _model(fit), parameters, scores, trust, tuple(_warnings(fit, parameters, trust)))
 
 
 def _data(fit: Summarised) -> dict[str, str]:
@@ -162,7 +161,9 @@ def _unlearned(parameters: pd.DataFrame) -> list[str]:
     """The user's parameters of which the data says little."""
     if "prior q95" not in parameters:
         return []
-    own = parameters[~parameters.index.str.startswith(("diffusion[", "noise["))]
-    wide = (own["q95"] - own["q5"]) > UNMOVED * (own["prior q95"] - own["prior q5"])
-    return [f"the data says little of {name}: its interval is about that of its prior" for name in own.index[wide]]
-
+    rows = parameters.to_dict("index")
+    own = {str(name): row for name, row in rows.items() if not str(name).startswith(("diffusion[", "noise["))}
+    wide = [
+        name for name, row in own.items() if row["q95"] - row["q5"] > UNMOVED * (row["prior q95"] - row["prior q5"])
+    ]
+    return [f"the data says little of {name}: its interval is about that of its prior" for name in wide]
