@@ -106,6 +106,10 @@ class Trust:
     lights: tuple[Light, ...]
     why: str = ""
 
+    def noting(self, words: str) -> Trust:
+        """The same with one more thing to know."""
+        return dataclasses.replace(self, why="; ".join(filter(None, [self.why, words])))
+
     def words(self) -> str:
         """One sentence on all of them."""
         if not self.lights:

@@ -169,7 +169,12 @@ class Fit(Forecaster):
         given, key = self._given(series), as_key(key)
         if self.structure is not None and self.by_structure and self.smooth_by_structure:
             return Trust((), EXACT)
-        return trust(self.model, self.layout, given, num_paths=num_paths, key=key)
+        found = trust(self.model, self.layout, given, num_paths=num_paths, key=key)
+        if self.by_structure != self.smooth_by_structure:
+            used, exact = ("smoothing", "forecasting") if self.by_structure else ("forecasting", "smoothing")
+            linear = f"the linear structure does the {exact}, exactly given its parameters"
+            found = found.noting(f"the latent SDE does the {used} only; {linear}")
+        return found
 
     def summary(self, *, key: int | PRNGKeyArray = 0) -> Summary:
         """The fit on one screen: data, model, parameters, the scores of what was held out, and whether to believe the posterior."""

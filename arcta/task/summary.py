@@ -78,7 +78,7 @@ class Summary:
         return f"<h3>{html.escape(self.title)}</h3>{''.join(sections)}"
 
     def _sections(self) -> list[tuple[str, str]]:
-        table = self.parameters[:SHOWN].map("{:.4g}".format).replace("nan", "").to_string(line_width=WIDTH)
+        table = self.parameters[:SHOWN].map("{:.4g}".format).replace("nan", "").rename_axis(None).to_string()
         more = f"\n… and {len(self.parameters) - SHOWN} more" if len(self.parameters) > SHOWN else ""
         told = [("Data", _aligned(self.data)), ("Model", _aligned(self.model))]
         told += [("Parameters, noise and diffusion: median, 90 % interval; prior", table + more)]
