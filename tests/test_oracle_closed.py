@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from scipy.optimize import minimize_scalar
+from stochastic import assert_mean_below
 from test_oracle_smoother import linear_model, with_nodes
 
 import arcta
@@ -181,9 +182,10 @@ def test_the_bound_with_the_joint_posterior_of_rate_and_path_is_the_evidence(rel
     window = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), windows)
     certain = arcta.Known(fit.model.diffusion.median())
     model = eqx.tree_at(lambda m: m.diffusion.level, fit.model, certain)
-    bounds = [float(elbo(model, window, num_draws=64, num_times=64, key=jax.random.key(i)).total()) for i in range(20)]
-    error = np.std(bounds) / np.sqrt(len(bounds))
-    assert -0.5 < np.mean(bounds) - exact < 4 * error + 0.05
+    bounds = [float(elbo(model, window, num_draws=64, num_times=64, key=jax.random.key(i)).total()) for i in range(40)]
+    assert np.mean(bounds) - exact > -0.5
+    # The grid of the exact value and float32 leave a little.
+    assert_mean_below(bounds, exact, detects=0.5, slack=0.05)
 
 
 def log_likelihood_of_chain(steps, seen, P):

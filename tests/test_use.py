@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from places import mocap_path
+from stochastic import assert_estimate
 
 import arcta
 from arcta.data.windows import WindowShape, windows_of
@@ -71,12 +72,12 @@ def test_forecast_has_the_closed_form_moments_of_an_ou_process():
     decay = np.exp(-rate * (ahead - series.times[-1]))
     mean = decay * last.mean()
     variance = decay**2 * last.var() + q / (2 * rate) * (1 - decay**2)
-    error = np.sqrt(variance / count)
-    assert np.all(np.abs(prediction.mean[:, 0] - mean) < 5 * error + 1e-3)
-    np.testing.assert_allclose(prediction.signal[..., 0].var(axis=0), variance, rtol=5 * np.sqrt(2 / count))
-    np.testing.assert_allclose(
-        prediction.observations[..., 0].var(axis=0), variance + noise**2, rtol=5 * np.sqrt(2 / count)
-    )
+    begun = decay**2 * last.var()  # where it starts is known from as many samples
+    error = np.sqrt((variance + begun) / count)
+    assert_estimate(prediction.mean[:, 0], mean, error=error, detects=10 * error + 1e-3, slack=1e-3)
+    for found, exact in ((prediction.signal, variance), (prediction.observations, variance + noise**2)):
+        error = np.sqrt(2 / count * (1 + (begun / exact) ** 2))
+        assert_estimate(found[..., 0].var(axis=0) / exact, 1, error=error, detects=0.13)
     exact = -0.5 * np.log(2 * np.pi * (variance + noise**2)) - 0.5 * (0.3 - mean) ** 2 / (variance + noise**2)
     np.testing.assert_allclose(prediction.log_density(np.full((4, 1), 0.3))[:, 0], exact, atol=0.05)
     np.testing.assert_allclose(

@@ -30,6 +30,8 @@ thead th { border-bottom: 2px solid #cbd2d9; } tbody tr { border-bottom: 1px sol
 code, pre { font: .85rem/1.45 ui-monospace, monospace; }
 section { break-inside: avoid; } p.note { color: #52606d; font-size: .92rem; margin: .1rem 0 .5rem; } img { max-width: 100%; }
 p.verdict { padding: .6rem .9rem; border-radius: 4px; } p.good { background: #e3f4ea; } p.warn { background: #fdeaea; }
+ul.lights { list-style: none; padding-left: 0; } .light { padding: .1rem .55rem; border-radius: 4px; font-size: .85rem; }
+.light.green { background: #bfe5cd; } .light.amber { background: #fbe3ae; } .light.red { background: #f5c2c2; }
 pre { background: #f5f7fa; padding: .8rem 1rem; white-space: pre-wrap; border-radius: 4px; }
 """
 
