@@ -47,7 +47,7 @@ class LatentSDE:
       network sees the time.
     - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units (default: read
       off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there (default: 0.1 and 10,
-      with an encoder's posterior 3).
+      with an encoder's posterior 3), or a `LogNormal` as the prior in the data's units: variance of the state per unit of time.
     - `partition_size`: M, observations per window; a series shorter than that is one window.
     - `posterior`: `"smoother"` (the state follows the model's own flow, and what enters the bound as in a linear model is learned
       by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), `"full"` (the same
@@ -79,7 +79,7 @@ class LatentSDE:
     time_dependent: bool = False
     diffusion: str = "constant"
     diffusion_start: float | None = None
-    diffusion_prior: tuple[float, float] | None = None
+    diffusion_prior: tuple[float, float] | LogNormal | None = None
     partition_size: int | None = None
     posterior: str = "auto"
     rotation: bool = True
