@@ -12,6 +12,7 @@ observations fall in them, by horizon.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Sequence
@@ -99,7 +100,10 @@ def draw_truth(system: str, count: int, rng: np.random.Generator) -> Arrays:
     priors = dict(settings["parameters"])
     priors |= {f"diffusion[{name}]": LogNormal(*settings["diffusion"]) for name in names}
     priors |= {f"noise[{name}]": LogNormal(*settings["noise"]) for name in names}
-    return {name: np.asarray(prior.prior_quantile(u)) for (name, prior), u in zip(priors.items(), levels, strict=True)}
+    return {
+        name: np.asarray(prior.prior_quantile(jnp.asarray(u)))
+        for (name, prior), u in zip(priors.items(), levels, strict=True)
+    }
 
 
 @functools.partial(jax.jit, static_argnames="system")
@@ -141,14 +145,16 @@ def replicates(system: str, count: int, rows: int = ROWS) -> tuple[Arrays, np.nd
 def fit_alike(system: str, steps: int, panel: list[arcta.Series], chosen: slice) -> list[arcta.Fit]:
     """A fit of each chosen series alone, all in the units and with the windows that suit the panel: one program for all."""
     spec, training = specification(system), arcta.Training(steps=steps, log_every=steps, validate_every=steps)
-    read = read_data(spec, panel)
-    return [
-        train_task(
-            Task(models=[spec], trainings=[training], keys=[jax.random.key(0)], whole=[series], series=[series],
-                 cuts={}, read=read, about={}), progress=False,
-        )[0]
-        for series in panel[chosen]
-    ]  # fmt: skip
+    read, fits = read_data(spec, panel), []
+    for series in panel[chosen]:
+        task = Task(models=[spec], trainings=[training], keys=[jax.random.key(0)], whole=[series], series=[series],
+                    cuts={}, read=read, about={})  # fmt: skip
+        try:
+            fits.append(train_task(task, progress=False)[0])
+        except arcta.TrainingDiverged:  # then `arcta.fit` takes the encoder's posterior
+            plain = dataclasses.replace(task, models=[dataclasses.replace(spec, posterior="amortised")])
+            fits.append(train_task(plain, progress=False)[0])
+    return fits
 
 
 def table_of(fit: arcta.Fit) -> dict[str, tuple[float, float]]:
@@ -205,22 +211,26 @@ PRIOR_STD = np.array([0.5, 1.0, SYSTEMS["ou"]["diffusion"][1], SYSTEMS["ou"]["no
 EXACT = ("rate", "level", "diffusion[x0]", "noise[x0]")
 
 
-def exactly(
-    series: arcta.Series, truth: Arrays, index: int, rng: np.random.Generator
-) -> dict[str, tuple[float, float]]:
+def exactly(series: arcta.Series, truth: Arrays, index: int, rng: np.random.Generator) -> dict[str, Any]:
     """z of the truth in the exact posterior of the linear law, and its standard deviation (of logarithms): importance sampling
-    with a Student-t that is moved to the posterior's moments six times."""
-    mean, root, count = PRIOR_MEAN, np.diag(PRIOR_STD), 20_000
-    for _ in range(6):
+    with a Student-t that is moved to the posterior's moments five times."""
+
+    def draw(mean: np.ndarray, root: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         away = rng.standard_normal((count, 4)) / np.sqrt(rng.chisquare(5, (count, 1)) / 5)
         φ = mean + away @ root.T
         log = log_posterior(series, φ) + 4.5 * np.log1p(np.sum(away**2, axis=1) / 5)
-        weight = np.exp(log - log.max()) / np.sum(np.exp(log - log.max()))
-        mean, centred = weight @ φ, φ - weight @ φ
-        root, count = np.linalg.cholesky(1.2 * (weight * centred.T) @ centred + 1e-9 * np.eye(4)), 5_000
+        weight = np.exp(log - log.max())
+        return φ, weight / weight.sum()
+
+    φ, weight = draw(PRIOR_MEAN, np.diag(PRIOR_STD), 20_000)
+    for _ in range(5):
+        centred = φ - weight @ φ
+        root = np.linalg.cholesky(1.2 * (weight * centred.T) @ centred + 1e-9 * np.eye(4))
+        φ, weight = draw(weight @ φ, root, 5_000)
     true = np.array([on_scale(name, truth[name][index]) for name in EXACT])
     z = stats.norm.ppf(np.clip(weight @ (φ < true), 1e-4, 1 - 1e-4))
-    return dict(zip(EXACT, zip(z, np.sqrt(weight @ centred**2), strict=True), strict=True))
+    std = np.sqrt(weight @ (φ - weight @ φ) ** 2)
+    return dict(zip(EXACT, zip(z, std, strict=True), strict=True))
 
 
 def measure_posteriors(steps: int, count: int, system: str, begin: int, end: int) -> dict[str, Any]:
@@ -239,7 +249,8 @@ def measure_posteriors(steps: int, count: int, system: str, begin: int, end: int
         found["width"] = {
             name: [w[name][1] / row[name][1] for w, row in zip(ours, exact, strict=True)] for name in EXACT
         }
-    return found | {"seconds": float(np.median([fit.seconds for fit in fits]))}
+    encoders = sum(fit.spec.posterior == "amortised" for fit in fits)
+    return found | {"encoders": encoders, "seconds": float(np.median([fit.seconds for fit in fits]))}
 
 
 def measure_forecasts(training: arcta.Training, system: str, index: int) -> dict[str, Any]:
@@ -259,7 +270,7 @@ def measure_forecasts(training: arcta.Training, system: str, index: int) -> dict
     return {"pit": np.stack(ranks, axis=1), "structure": fit.by_structure}
 
 
-def judge(z: Sequence[float], level: float) -> dict[str, Any]:
+def judge(z: Sequence[float] | np.ndarray, level: float) -> dict[str, Any]:
     """Mean and standard deviation of z, what 50 and 90 % intervals hold, and two tests, each at `level`: of Kolmogorov and Smirnov
     against the uniform law, and of Σ z² against χ²."""
     found, count = np.array(z), len(z)
@@ -444,12 +455,12 @@ def run(study: Study) -> None:
     (found, z), (later, pits), exact = posteriors(rows), forecasts(ahead), exact_table(rows)
     level = ERROR_RATE / (2 * len(found))
     power = detectable(count, level, 200 if study.quick else 4000)
-    stds = [row["std"] for row in found]
+    table = [row for row in found if kind(row["quantity"]) != "state"]
     summary = {
         "posteriors": found, "exact": exact, "forecasts": later, "tests": 2 * len(found), "level": level, "detectable": power,
-        "not_uniform": sum(not row["uniform"] for row in found), "spread": [min(stds), float(np.median(stds)), max(stds)],
-        "bias": [min(row["mean"] for row in found), max(row["mean"] for row in found)],
-        "structures": sum(row["structure"] for row in ahead),
+        "not_uniform": sum(not row["uniform"] for row in found), "structures": sum(row["structure"] for row in ahead),
+        "encoders": sum(row.get("encoders", 0) for row in rows),
+        "table": {name: [f(row[name] for row in table) for f in (min, max)] for name in ("std", "mean")},
     }  # fmt: skip
     study.save_figure("posteriors", posterior_figure(z, level))
     study.save_figure("forecasts", forecast_figure(pits, ERROR_RATE / (2 * len(later))))

@@ -9,12 +9,14 @@ factor of 2.4, or too large by one of 3.0; beside the exact posterior, where ran
 
 from __future__ import annotations
 
+import json
 import runpy
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from arcta.outside import page
 from arcta.outside.study import FOLDER
 
 COUNT, STEPS, TOLERATED, RATE = 40, 400, 1.25, 1e-6
@@ -29,7 +31,7 @@ def found():
 def bounds(count: int, tests: int) -> tuple[float, float]:
     """Between which Σ z² lies but with probability RATE / tests, if the root mean square of z is anywhere that is tolerated."""
     tail = RATE / tests / 2
-    return stats.chi2.ppf(tail, count) / TOLERATED**2, stats.chi2.isf(tail, count) * TOLERATED**2
+    return float(stats.chi2.ppf(tail, count)) / TOLERATED**2, float(stats.chi2.isf(tail, count)) * TOLERATED**2
 
 
 def test_what_the_bounds_find():
@@ -57,3 +59,9 @@ def test_widths_are_those_of_the_exact_posterior(found):
     """Of log rate, level, log diffusion and log noise, medians over the data sets. (Noise at a fixed path was 0.4 of it.)"""
     ratios = {name: float(np.median(values)) for name, values in found["width"].items()}
     assert all(0.8 < ratio < 1.25 for ratio in ratios.values()), ratios
+
+
+def test_a_report_says_what_the_study_found():
+    stored = json.loads((FOLDER / "results" / "calibration" / "result.json").read_text())["summary"]["table"]
+    np.testing.assert_allclose(page.SPREAD, stored["std"], atol=0.0051)
+    np.testing.assert_allclose(page.BIAS, stored["mean"], atol=0.0051)

@@ -50,12 +50,15 @@ class Watch:
 def spread(sizes: list[float], warm: float) -> float:
     """Largest over smallest, once a part of the time has passed."""
     later = np.array(sizes[int(warm * len(sizes)) :])
-    print(f"{len(later)} looks, {later.min() / 1e6:.1f} to {later.max() / 1e6:.1f} MB resident", flush=True)
+    shown = ", ".join(f"{size / 1e6:.1f}" for size in later[:: max(len(later) // 12, 1)])
+    print(f"{len(later)} looks, {later.min() / 1e6:.1f} to {later.max() / 1e6:.1f} MB resident: {shown}", flush=True)
     return float(later.max() / later.min())
 
 
 def training(steps: int) -> arcta.Training:
-    return arcta.Training(steps=steps, num_draws=1, num_times=1, log_every=steps // 50, validate_every=steps)
+    """With everything that is compiled on the way compiled at the first of fifty stops."""
+    stop = steps // 50
+    return arcta.Training(steps=steps, num_draws=1, num_times=1, log_every=stop, validate_every=stop)
 
 
 @pytest.mark.slow

@@ -120,13 +120,13 @@ class LatentSDE:
             )
         if isinstance(self.noise, str):
             self._check_choice("noise", ("posterior", "learned"))
-        elif isinstance(self.noise, Parameter):
-            if type(self.noise) is not LogNormal:
-                raise ValueError(
-                    f"a prior of the noise must be a LogNormal; got {type(self.noise).__name__}. Use arcta.LogNormal."
-                )
-        elif self.noise <= 0:
+        elif not isinstance(self.noise, Parameter) and self.noise <= 0:
             raise ValueError(f"a known noise must be positive; got {self.noise}. Use noise='learned' to learn it.")
+        for name, prior in (("noise", self.noise), ("diffusion", self.diffusion_prior)):
+            if isinstance(prior, Parameter) and type(prior) is not LogNormal:
+                raise ValueError(
+                    f"a prior of the {name} must be a LogNormal; got {type(prior).__name__}. Use arcta.LogNormal."
+                )
         kinds = [self.likelihood] if isinstance(self.likelihood, str) else self.likelihood.values()
         for kind in kinds:
             if kind not in ("auto", *LIKELIHOODS):
