@@ -34,8 +34,9 @@ ROWS, SUBSTEPS, STEPS = 128, 20, 600
 REPLICATES, BLOCK = 64, 32
 DRAWS = 1999  # of smoothed states
 ERROR_RATE = 0.01  # of all tests of uniformity together, were all posteriors exact
-# Of forecasts by defaults: data sets of each system, rows to learn from, origins after those, and steps ahead.
-DATA_SETS, LEARNT, ORIGINS, LEADS = 6, 200, 12, (1, 2, 4, 8, 16)
+# Of forecasts by defaults: data sets of each system, the most that `--seeds` may ask for, rows to learn from, origins after those,
+# and steps ahead.
+DATA_SETS, MOST, LEARNT, ORIGINS, LEADS = 3, 6, 200, 12, (1, 2, 4, 8, 16)
 FORECAST = ("ou", "lotka-volterra")
 
 LogNormal, Normal = arcta.LogNormal, arcta.Normal
@@ -79,13 +80,14 @@ Arrays = dict[str, Any]
 
 def specification(system: str) -> arcta.LatentSDE:
     settings = SYSTEMS[system]
+    mean, std = (np.array(part) for part in settings["initial"])
     return arcta.LatentSDE(
         decoder="identity",
         drift=settings["drift"],
         parameters=settings["parameters"],
         noise=LogNormal(*settings["noise"]),
         diffusion_prior=LogNormal(*settings["diffusion"]),
-        initial=settings["initial"],
+        initial=(mean, std),
     )
 
 
@@ -255,7 +257,7 @@ def measure_posteriors(steps: int, count: int, system: str, begin: int, end: int
 
 def measure_forecasts(training: arcta.Training, system: str, index: int) -> dict[str, Any]:
     """Where later observations fall in forecasts by defaults, `(leads, origins, channels)`."""
-    _, _, panel = replicates(system, DATA_SETS, LEARNT + ORIGINS * LEADS[-1])
+    _, _, panel = replicates(system, MOST, LEARNT + ORIGINS * LEADS[-1])
     series = panel[index]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -449,7 +451,11 @@ def run(study: Study) -> None:
     }  # fmt: skip
     blocks = [{"system": s, "begin": b, "end": min(b + BLOCK, count)} for s in systems for b in range(0, count, BLOCK)]
     rows = study.measure(blocks, functools.partial(measure_posteriors, steps, count), settings)
-    jobs = [{"system": s, "index": i} for s in FORECAST[: len(systems)] for i in range(1 if study.quick else DATA_SETS)]
+    jobs = [
+        {"system": s, "index": i}
+        for s in FORECAST[: len(systems)]
+        for i in range(min(study.num_seeds(DATA_SETS), MOST))
+    ]
     asked = {"training": repr(training), "learnt": LEARNT, "origins": ORIGINS, "leads": LEADS}
     ahead = study.measure(jobs, functools.partial(measure_forecasts, training), asked)
     (found, z), (later, pits), exact = posteriors(rows), forecasts(ahead), exact_table(rows)
