@@ -56,7 +56,7 @@ def test_the_study_is_right_the_exact_posterior_has_uniform_ranks(found):
 
 
 def test_widths_are_those_of_the_exact_posterior(found):
-    """Of log rate, level, log diffusion and log noise, medians over the data sets. (Noise at a fixed path was 0.4 of it.)"""
+    """Of log rate, level, log diffusion and log noise, medians over the data sets."""
     ratios = {name: float(np.median(values)) for name, values in found["width"].items()}
     assert all(0.8 < ratio < 1.25 for ratio in ratios.values()), ratios
 

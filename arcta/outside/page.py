@@ -37,8 +37,8 @@ pre { background: #f5f7fa; padding: .8rem 1rem; white-space: pre-wrap; border-ra
 # Of four laws with known truth: least and most of the truth's spread over the reported one, and of medians' bias in units of that.
 SPREAD, BIAS = (0.77, 1.47), (-0.56, 0.29)
 _CALIBRATED = (
-    f" In simulations of four laws with known truth its spread was {SPREAD[0]:.2f} to {SPREAD[1]:.2f} times the one reported, and medians "
-    f"were off by {BIAS[0]:+.2f} to {BIAS[1]:+.2f} of those, by quantity: see docs/studies/calibration.md."
+    f" In simulations of four laws with known truth its spread was {SPREAD[0]:.2f} to {SPREAD[1]:.2f} times the one reported, and "
+    f"medians were off by {BIAS[0]:+.2f} to {BIAS[1]:+.2f} of those, by quantity: see docs/studies/calibration.md."
 )
 
 
