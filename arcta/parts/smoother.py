@@ -163,11 +163,16 @@ def _pairs(x: Array) -> Array:
     return jnp.stack([x[:-1], x[1:]], axis=1)
 
 
+def chain_over(rows: Rows, m: Vectors, f: Vectors, J: Matrices, q: Vectors) -> Steps:
+    """The steps between nodes, from means there, drift and Jacobian at those, and q."""
+    return jax.vmap(discretise)(jnp.diff(rows.times), _pairs(m), _pairs(f), _pairs(J), 0.5 * (q[1:] + q[:-1]))
+
+
 def smooth_once(model: AbstractGenerative, rows: Rows, q: Vectors, θ: Draw, m: Vectors) -> Pass:
     """One pass, linearised around means m."""
     flow = jax.vmap(lambda t, m, u: value_and_jacobian(model.drift, t, m, m, u, θ.drift))
     f, J = flow(rows.start + rows.times, m, rows.inputs_at_nodes())
-    steps = jax.vmap(discretise)(jnp.diff(rows.times), _pairs(m), _pairs(f), _pairs(J), 0.5 * (q[1:] + q[:-1]))
+    steps = chain_over(rows, m, f, J, q)
     seen = potentials(model, rows, m)
     unknown = BROAD * jnp.eye(m.shape[1], dtype=m.dtype)
     P = jnp.where(rows.first, model.initial.covariance(), unknown)
