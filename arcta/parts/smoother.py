@@ -220,9 +220,9 @@ def _slopes(last: Pass, q: Vectors) -> Sides:
 def _bend_less(sides: Sides, S: Matrices, h: Float[Array, " n_less_1"]) -> Sides:
     """The same with slopes of S under which its cubics are covariances.
 
-    A cubic is a mean of S, S + h Ṡ⁺/3 at its beginning and S, S − h Ṡ⁻/3 at its end, with positive weights (Bernstein): if all four
-    are positive definite it is. Where the state is pulled back faster than nodes follow one another they need not be; then the slope is
-    made smaller, by the norm of what it adds to S in units of S.
+    A cubic is a mean of S, S + h Ṡ⁺/3 at its beginning and S, S − h Ṡ⁻/3 at its end, with positive weights (Bernstein): if all
+    four are positive definite it is. Where nodes are too far apart for what happens between them they need not be; then the slope
+    is made smaller, by the norm of what it adds to S in units of S.
     """
 
     def limit(S: Array, change: Array) -> Array:
