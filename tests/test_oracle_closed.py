@@ -144,7 +144,7 @@ def test_the_posterior_of_a_rate_is_that_of_the_exact_likelihood(relaxation):
     table = fit.parameters()
     q, start = table.loc["diffusion[x0]", "median"], learned_start(fit)
     ours, level = fit.model.drift.named_parameters()["rate"].log, fit.model.diffusion.level.log
-    stds, reach = np.exp([float(ours.log_std), float(level.log_std[0])]), np.linspace(-4.5, 4.5, 15)
+    stds, reach = np.exp([float(ours.log_std), float(level.log_std[0])]), np.linspace(-4.5, 4.5, 10)
     grids = float(ours.mean) + stds[0] * reach, np.log(q) + stds[1] * reach
     logs = np.array([[log_likelihood(np.exp(x), np.exp(y), start) - 0.5 * x**2 for y in grids[1]] for x in grids[0]])
     weight = np.exp(logs - logs.max())
