@@ -4,10 +4,14 @@ The suite is mostly compilation; all of it, not only the training loop, is compi
 """
 
 import os
+from pathlib import Path
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 ).strip()
+
+# Programs are kept from run to run and shared by the workers, but not with what the developer does elsewhere.
+os.environ.setdefault("ARCTA_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "arcta"))
 
 from jaxtyping import install_import_hook
 
@@ -15,7 +19,6 @@ with install_import_hook("arcta", "beartype.beartype"):
     import arcta  # noqa: F401
 
 import gc
-from pathlib import Path
 
 import jax
 import pytest

@@ -357,8 +357,6 @@ def test_bundles_hold_typed_keys(tmp_path):
 def test_a_second_process_does_not_compile_the_training_loop_again(tmp_path):
     code = """
 import jax, sys
-from arcta.outside.cli.options import compilation_cache
-compilation_cache()
 misses = []
 jax.monitoring.register_event_listener(lambda event, **_: misses.append(event) if event.endswith("cache_misses") else None)
 import arcta

@@ -5,6 +5,7 @@ An entry is the sha256 of a program and the program. JAX's own cache warns of a 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import secrets
@@ -86,4 +87,23 @@ def keep_programs(folder: Path) -> bool:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # what was compiled before has settled that there is none
     return True
+
+
+def default_folder() -> Path | None:
+    """Where programs are kept: in `ARCTA_CACHE`, else below the user's caches; None if that is "off"."""
+    told = os.environ.get("ARCTA_CACHE", "")
+    if told == "off":
+        return None
+    base = told or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arcta"
+    return Path(base) / "compiled"
+
+
+@functools.cache
+def keep_by_default() -> None:
+    """Keep programs from now on, unless the user has said where JAX is to keep them, or that nothing is to be kept. Once in a
+    process: who switches it off later is not overruled."""
+    folder = default_folder()
+    if folder is not None and jax.config.jax_compilation_cache_dir is None and jax.config.jax_enable_compilation_cache:
+        keep_programs(folder)

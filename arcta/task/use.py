@@ -15,6 +15,7 @@ from ..parts.generative import AbstractGenerative
 from ..predict.forecast import InputTable, Sampling, forecast, inputs_at
 from ..predict.metrics import Scores, score
 from ..predict.prediction import Bands, Prediction, mix
+from ..runtime.cache import keep_by_default
 from ..runtime.compile import bound_programs
 from ..runtime.host import ArrayLike
 from ..runtime.process import check_not_forked
@@ -26,6 +27,7 @@ Known = ArrayLike | InputTable | Mapping[str, ArrayLike | InputTable] | None
 def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
     """A seed or a key, as a key; all that computes begins with one."""
     check_not_forked()
+    keep_by_default()
     bound_programs()
     return jax.random.key(key) if isinstance(key, int) else key
 

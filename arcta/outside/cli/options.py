@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,6 @@ from typing import Annotated
 import cyclopts
 from cyclopts import Parameter
 
-from ...runtime.cache import keep_programs
 from ...task.fitted import Fit
 from ..config import Configuration, load_configuration
 
@@ -111,14 +109,6 @@ class Table(Output):
     out: Annotated[
         File, Parameter(help="Write the table here (.csv, .tsv, .json, .parquet); default: print it as CSV.")
     ] = None
-
-
-def compilation_cache() -> Path:
-    """Keep compiled programs between runs, so that a second run of the same shapes does not compile again."""
-    base = os.environ.get("ARCTA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arcta"
-    folder = Path(base) / "compiled"
-    keep_programs(folder)
-    return folder
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, object]:

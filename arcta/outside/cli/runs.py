@@ -16,7 +16,7 @@ from .. import demo as lotka_volterra
 from ..config import default_toml
 from ..report import report as write_report
 from ..study import FOLDER, Study, known
-from .options import File, Key, Output, Run, Text, app, compilation_cache
+from .options import File, Key, Output, Run, Text, app
 from .terminal import duration, load_run, say
 
 
@@ -96,7 +96,6 @@ def study(
         )
     if seeds is not None and seeds < 1:
         raise ValueError(f"--seeds must be at least 1; got {seeds}. Leave it out for the study's own number.")
-    compilation_cache()
     folder = out or FOLDER / ("quick" if quick else "results") / name
     chosen = Study(name, folder, quick=quick, seeds=seeds, data=data, quiet=output.quiet)
     runpy.run_path(str(FOLDER / f"{name.replace('-', '_')}.py"))["run"](chosen)
@@ -133,7 +132,6 @@ def demo(
 
     Example: arcta demo --out demo
     """
-    compilation_cache()
     fitted, scores, page = lotka_volterra.run(out, overwrite=force, key=key, progress=not output.quiet)
     values = int(fitted.history[-1]["drift_evaluations"])
     if output.as_json:

@@ -21,7 +21,6 @@ from ...task.fitted import Fit, load
 from ...training.files import write_atomically
 from ..config import Configuration
 from ..page import drawn
-from .options import compilation_cache
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +44,6 @@ def read_file(path: Path, configuration: Configuration, quiet: bool) -> Loaded:
 
 
 def load_run(run: Path) -> Fit:
-    compilation_cache()
     return load(run)
 
 

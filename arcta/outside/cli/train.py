@@ -23,7 +23,7 @@ from ...task.fitted import Fit
 from ...training import parallel
 from ..config import Configuration
 from ..report import report
-from .options import Data, File, Key, Output, Reading, Settings, Table, Text, app, compilation_cache, stored_options
+from .options import Data, File, Key, Output, Reading, Settings, Table, Text, app, stored_options
 from .terminal import duration, load_run, read_file, say, show, write_table
 
 
@@ -109,7 +109,6 @@ def fit(
     configuration = settings.configuration(reading.settings() | {"model.latent_size": job.latent})
     source, notes, holdout = _source(data, job, configuration, output.quiet)
     say("arcta: choosing a model from the data", output.quiet)
-    compilation_cache()
     if job.devices is not None:
         _meet(job.devices)
     about = {
@@ -179,7 +178,6 @@ def backtest(
 
     Example: arcta backtest lynx.csv --time year --horizon 10
     """
-    compilation_cache()
     if run is not None:
         fitted = load_run(run)
         series = read_file(data, stored_options(fitted, reading), output.quiet).series
