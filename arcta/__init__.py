@@ -15,7 +15,7 @@ from .data import datasets as datasets
 from .data.calendar import Calendar as Calendar
 from .data.read import read as read
 from .data.series import Series as Series
-from .data.series import split as split
+from .data.split import split as split
 from .data.store import Store as Store
 from .data.store import store as store
 from .data.windows import Window as Window

@@ -15,9 +15,10 @@ PACKAGE = Path(arcta.__file__).parent
 ORDER = """
 runtime.memory runtime.compile runtime.threads runtime.host runtime.sums runtime.activations runtime.random runtime.small
 runtime.process runtime.cache
-data.dates data.calendar data.moments data.series data.readers.source data.readers.files data.readers.numbers data.readers.columns
+data.dates data.calendar data.spans data.shown data.moments data.series
+data.readers.source data.readers.files data.readers.numbers data.readers.columns
 data.readers.digits data.readers.times data.readers.text data.readers.tables data.readers.arrays data.readers.frames
-data.read data.seasons data.scaling data.windows data.batches data.store data.datasets
+data.read data.split data.seasons data.scaling data.windows data.batches data.store data.datasets
 linear.components linear.scales linear.learn linear.together linear.structure linear.find
 parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.posterior parts.encoders parts.local parts.decoders
 parts.sde parts.physics parts.diffusion parts.likelihoods parts.channels parts.generative parts.chain parts.smoother parts.model

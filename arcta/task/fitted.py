@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..data.read import Data
 from ..data.series import Series
+from ..data.spans import Moment, Span, is_span, time_of, times_after
 from ..linear.structure import Structure, to_json
 from ..model.build import build
 from ..model.reading import DataLayout, Reading
@@ -36,7 +38,7 @@ from ..training.progress import Row
 from ..training.settings import Training
 from .header import Header
 from .run import identity, read_run, remove_pages, restore_spec, series_to_arrays
-from .use import Forecaster, Known, Times, as_key, as_seed
+from .use import Forecaster, Known, as_key, as_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +103,7 @@ class Fit(Forecaster):
         ]
 
     def _forecast_one(
-        self, item: Series, times: Times, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
+        self, item: Series, times: ArrayLike, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
     ) -> Prediction | Bands:
         # Who asks for the recognition step asks for the latent SDE.
         if self.structure is None or not self.by_structure or sampling.refine is not None:
@@ -111,20 +113,27 @@ class Fit(Forecaster):
             self.structure, self.layout, item, ahead, known, origin=origin, sampling=sampling, seed=as_seed(key)
         )
 
+    def _one(self, data: Data | None, verb: str) -> Series:
+        """The one series that a verb is for."""
+        if data is None and len(self.context) > 1:
+            raise ValueError(f"the model knows {len(self.context)} series; say which to {verb}: fit.{verb}(series).")
+        found = self._given(data)
+        if len(found) > 1:
+            raise ValueError(f"{verb} takes one series; got {len(found)}. Call it for each: fit.{verb}(series).")
+        return found[0]
+
     def smooth(
         self,
-        data: Series | None = None,
+        data: Data | None = None,
         times: ArrayLike | None = None,
         *,
         num_samples: int = 256,
         refine: bool | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction:
-        """The posterior of state and signal at any times inside `data` (default: the training series); with `refine` as the learned
-        dynamics smooth it, in one chain over the whole series, instead of the encoder's alone."""
-        if data is None and len(self.context) > 1:
-            raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
-        series, key = self._given(data)[0], as_key(key)
+        """The posterior of state and signal at any times (numbers or dates) inside `data` (default: the training series); with
+        `refine` as the learned dynamics smooth it, in one chain over the whole series, instead of the encoder's alone."""
+        series, key = self._one(data, "smooth"), as_key(key)
         if self.structure is not None and self.smooth_by_structure and refine is None:
             return inside(self.structure, self.layout, series, times, num_samples=num_samples, seed=as_seed(key))
         sampling = Sampling(num_samples, refine=refine)
@@ -132,7 +141,7 @@ class Fit(Forecaster):
 
     def refine(
         self,
-        data: Series | None = None,
+        data: Data | None = None,
         times: ArrayLike | None = None,
         *,
         num_samples: int = 256,
@@ -140,20 +149,25 @@ class Fit(Forecaster):
     ) -> Prediction:
         """`smooth` for those who ask for more: by the model's own flow whatever it was trained with, on nodes four times as close,
         until no state moves. Takes seconds where `smooth` takes a fraction of one."""
-        series, sampling = self._given(data)[0], Sampling(num_samples, refine=True, thorough=True)
+        series, sampling = self._one(data, "refine"), Sampling(num_samples, refine=True, thorough=True)
         return cast(Prediction, self._mixed(smooth, series, times, sampling=sampling, key=as_key(key)))
 
     def sample(
         self,
-        times: ArrayLike,
+        times: ArrayLike | Span,
         *,
         inputs: ArrayLike | None = None,
         num_samples: int = 10,
         max_step: float | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction:
-        """New trajectories from the learned prior, starting at `times[0]`."""
-        sampling = Sampling(num_samples, max_step)
+        """New trajectories from the learned prior, starting at `times[0]`; a whole number of steps, or a span such as `"14d"`, is
+        counted from where the training data starts."""
+        sampling, layout = Sampling(num_samples, max_step), self.layout
+        if is_span(times):
+            start = layout.scaling.origin
+            ahead = times_after(start, cast(Span, times), layout.time_unit, layout.step)
+            times = np.concatenate([[start], ahead])
         return cast(Prediction, self._mixed(sample, times, inputs=inputs, sampling=sampling, key=as_key(key)))
 
     def parameters(self) -> pd.DataFrame:
@@ -183,7 +197,7 @@ class Fit(Forecaster):
         return pd.DataFrame(rows).set_index("parameter")
 
     def drift(
-        self, states: ArrayLike, *, time: float | None = None, inputs: ArrayLike | None = None
+        self, states: ArrayLike, *, time: Moment | None = None, inputs: ArrayLike | None = None
     ) -> Float[np.ndarray, "n latent"]:
         """The learned drift at some states `(n, latent)`, per unit of the data's time (median parameters).
 
@@ -195,7 +209,7 @@ class Fit(Forecaster):
         z = scaling.values(z) if own else z
         known = None if inputs is None else np.asarray(inputs, float).reshape(1, -1)
         u = 0 * scaling.input_shift if known is None else scaling.known_inputs(known)[0]
-        t = 0.0 if time is None else scaling.times(time)
+        t = 0.0 if time is None else scaling.times(time_of(time, self.layout.calendar, "time"))
         real = jnp.asarray(0.0).dtype
 
         def field(model: Model) -> np.ndarray:
