@@ -355,3 +355,23 @@ def test_a_longer_series_says_more_of_the_parameters():
         assert evidence_of(again, names) == pytest.approx(evidence_of(late, names), abs=2.0)
     assert learn_again(late, series.at_rows(slice(0, 30))).channels == late.channels
     assert again.channels != early.channels
+
+
+def test_a_year_takes_part_unless_the_evidence_is_against_it():
+    """Thirty quarters on a steep trend, a fifth of them missing: too few for a spectrum. Noise alone has none."""
+    rng, t = np.random.default_rng(2), np.arange(30.0)
+    x = 0.3 * t + 0.02 * np.array([1.0, -2.0, 3.0, -2.0])[(t % 4).astype(int)] + 0.005 * rng.standard_normal(30)
+    seen = rng.random(30) > 0.2
+    steep = arcta.Series(t[seen], x[seen, None])
+    structure = find_structure([steep], [], {"year": 4.0})
+    assert [period.name for period in structure.periods] == ["year"]
+    said = LinearModel(structure.channels[0][0].model.components, structure.channels[0][0].model.θ)
+    scale = structure.channels[0][0].scale
+    hidden = scale.back(said.given((points(t[seen]), scale.forth(x[seen])), points(t[~seen])).mean)
+    assert np.sqrt(np.mean((hidden - x[~seen]) ** 2)) < 0.02, "half of what the season is"
+    assert find_structure([steep], [Period(4.0, 1, 0.5, "year")], {"year": 4.0}).periods == (
+        Period(4.0, 1, 0.5, "year"),
+    )
+    rough = [arcta.Series(np.arange(200.0), np.cumsum(rng.standard_normal((200, 1)), axis=0)) for _ in range(5)]
+    kept = [bool(find_structure([item], [], {"year": 12.0}).periods) for item in rough]
+    assert sum(kept) <= 1

@@ -40,7 +40,8 @@ FEWEST = 12  # observations of a channel, below which there is nothing to choose
 MOST_TOGETHER = 16  # channels; what more of them share grows with the square
 IN_A_PANEL, CELLS = 400, 1200  # observations of all channels, and at most so many that might have been made
 FOR_EACH = 20  # observations for each parameter of what the channels share
-FASTEST, SAME = 1.9, 0.02  # steps in a period; how much two periods that are one differ
+LIKELY = float(np.log(9.0))  # odds of a season that is suggested, before anything was seen
+SAME = 0.02  # by which two periods that are one may differ
 RETURNS = 1.9  # periods that must be seen of a season
 
 
