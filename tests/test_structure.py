@@ -23,7 +23,7 @@ linear.components linear.scales linear.learn linear.together linear.structure li
 parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.posterior parts.encoders parts.local parts.decoders
 parts.sde parts.physics parts.diffusion parts.likelihoods parts.channels parts.generative parts.chain parts.smoother parts.model
 bound.quadrature bound.residual bound.elbo bound.objective bound.evidence bound.closed bound.weights
-model.spec model.survey model.reading model.build model.fault model.start
+model.spec model.survey model.reading model.check model.build model.fault model.start
 training.settings training.progress training.loop training.files training.lock training.bundle training.checkpoint
 training.ensemble training.parallel training.prepare
 predict.solve predict.figures predict.prediction predict.recognise predict.forecast predict.smooth predict.structural

@@ -132,6 +132,8 @@ def bring_index(table: Table, options: Options) -> tuple[Table, str | None, Opti
         return table, None, options
     if isinstance(index, pd.MultiIndex):
         return _bring_levels(table, index, options)
+    if index.name is None and index.dtype.kind in "iu" and _names_time(frame):  # the rows that a filter has left
+        return table._replace(frame=frame.reset_index(drop=True)), None, options
     name = str(index.name) if index.name is not None else "time"
     if name in frame.columns:
         return table._replace(frame=frame.reset_index(drop=True)), None, options
@@ -139,6 +141,11 @@ def bring_index(table: Table, options: Options) -> tuple[Table, str | None, Opti
     numbers = index.dtype.kind in "iuf" and (index.name is not None or index.is_monotonic_increasing)
     time = split_unit(name)[0] if dates or numbers else None
     return table._replace(frame=frame.reset_index(names=name)), time, options
+
+
+def _names_time(frame: pd.DataFrame) -> bool:
+    """Whether a column is called what times are called, or holds dates."""
+    return any(split_unit(str(n))[0].lower() in TIME_NAMES or x.dtype.kind == "M" for n, x in frame.items())
 
 
 def _bring_levels(table: Table, index: pd.MultiIndex, options: Options) -> tuple[Table, str | None, Options]:
