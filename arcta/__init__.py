@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .bound.elbo import ELBO as ELBO
-from .bound.elbo import elbo as elbo
 from .data import datasets as datasets
 from .data.calendar import Calendar as Calendar
 from .data.read import read as read
@@ -36,6 +35,8 @@ from .task.fit import fit as fit
 from .task.fit import sweep as sweep
 from .task.fitted import Fit as Fit
 from .task.fitted import load as load
+from .task.window import elbo as elbo
+from .task.window import window as window
 from .training.loop import TrainingDiverged as TrainingDiverged
 from .training.settings import Training as Training
 

@@ -27,8 +27,8 @@ model.spec model.survey model.reading model.check model.build model.fault model.
 training.settings training.progress training.loop training.files training.lock training.bundle training.checkpoint
 training.ensemble training.parallel training.prepare
 predict.solve predict.figures predict.prediction predict.recognise predict.forecast predict.smooth predict.structural
-predict.metrics predict.naive predict.classical
-task.use task.validation task.header task.run task.fitted task.compete task.train task.fit task.backtest
+predict.components predict.metrics predict.naive predict.classical
+task.use task.window task.validation task.header task.run task.fitted task.compete task.train task.fit task.backtest
 rivals.solved rivals.baselines
 outside.page outside.report outside.config outside.demo outside.study
 outside.cli.signals outside.cli.options outside.cli.terminal outside.cli.train outside.cli.use outside.cli.runs outside.cli.commands

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 ROWS, COLUMNS = 6, 8
 
 
-def small_table(sentence: str, frame: pd.DataFrame) -> str:
+def small_table(sentence: str, frame: pd.DataFrame, rows: int = ROWS) -> str:
     """HTML of a sentence over the first and last rows of a table; names are escaped."""
-    table = frame.to_html(max_rows=ROWS, max_cols=COLUMNS, escape=True, float_format=lambda x: f"{x:.4g}", border=0)
+    table = frame.to_html(max_rows=rows, max_cols=COLUMNS, escape=True, float_format=lambda x: f"{x:.4g}", border=0)
     return f"<div><p><code>{html.escape(sentence)}</code></p>{table}</div>"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import datetime
 import numbers
 import re
+from typing import TypeGuard
 
 import numpy as np
 from jaxtyping import Float
 
 from .calendar import MONTHS, SECONDS, YEAR, Calendar
 
-Span = str | int | float | datetime.timedelta | np.timedelta64
-Moment = int | float | str | datetime.date | np.datetime64
+Span = str | int | float | np.integer | datetime.timedelta | np.timedelta64
+Moment = int | float | np.number | str | datetime.date | np.datetime64
 # In seconds; a month is a twelfth of a year, unless the data itself counts in months.
 SPANS = SECONDS | {"w": 604800.0} | {unit: months * YEAR * SECONDS["d"] / 12 for unit, months in MONTHS.items()}
 WORDS = {"m": "min", "hr": "h", "hour": "h", "day": "d", "week": "w", "sec": "s", "second": "s", "minute": "min", "mo": "month",
@@ -23,6 +24,11 @@ def is_span(value: object) -> bool:
     """Whether something is a span of time and not a list of times: text, a Timedelta, or a whole number (of steps)."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return whole or isinstance(value, str | datetime.timedelta | np.timedelta64)
+
+
+def is_date(value: object) -> TypeGuard[str | datetime.date | np.datetime64]:
+    """Whether a single point in time is a date, and no number."""
+    return isinstance(value, str | datetime.date | np.datetime64)
 
 
 def parse_span(text: str, own: str) -> float:
@@ -81,8 +87,8 @@ def times_after(start: float, span: Span, unit: str, step: float) -> Float[np.nd
 
 def time_of(value: Moment, calendar: Calendar | None, what: str) -> float:
     """A point in time as the data counts it: a number, or a date where the data has dates."""
-    if not isinstance(value, str | datetime.date | np.datetime64):
-        return float(value)
+    if not is_date(value):
+        return float(value)  # pyright: ignore[reportArgumentType]
     if calendar is None:
         raise ValueError(
             f"{what} must be a number, as the times of the data are; got '{value}'. Give a number, or dates as the times."

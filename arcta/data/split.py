@@ -6,7 +6,7 @@ from typing import overload
 
 from .read import Data, gather
 from .series import Series
-from .spans import Moment
+from .spans import Moment, is_date
 
 
 @overload
@@ -50,7 +50,7 @@ def split(
     """
     if (at is None) == (time is None):
         raise ValueError("split needs exactly one of at= (a fraction, or a date) and time= (a time); pass one of them.")
-    if isinstance(at, int | float) and not 0 < at < 1:
+    if at is not None and not is_date(at) and not 0 < float(at) < 1:  # pyright: ignore[reportArgumentType]
         raise ValueError(
             f"at must lie between 0 and 1; got {at}. Use at=0.8 to keep the first 80 % of the time span, or time= for a time."
         )
@@ -63,10 +63,8 @@ def split(
 
 def _split_one(data: Series, where: Moment, fraction: bool) -> tuple[Series, Series]:
     first, last = data.times[0], data.times[-1]
-    if isinstance(where, int | float):
-        cut = first + where * (last - first) if fraction else where
-    else:
-        cut = data.time_of(where, "the cut")
+    cut = data.time_of(where, "the cut")
+    cut = first + cut * (last - first) if fraction and not is_date(where) else cut
     before = data.times <= cut
     for part, side in ((before, "before"), (~before, "after")):
         if not data.mask[part].any():

@@ -115,7 +115,7 @@ def _check_outputs(own: _Own, size: int, of: str, cure: str, call: Callable[...,
 
     def entries(*arguments: object) -> list[Array]:
         found = call(*arguments)
-        single.append(found is not None and not isinstance(found, list | tuple) and jnp.ndim(found) == 0)
+        single.append(found is not None and not isinstance(found, list | tuple) and getattr(found, "ndim", 0) == 0)
         return _numbers(found)
 
     found = own.trace(entries, *shapes)  # pyright: ignore[reportArgumentType]
@@ -133,7 +133,7 @@ def _check_drift(spec: LatentSDE, drift: AbstractDrift, size: int, shapes: tuple
         own.check_arguments()
 
         def call(t: Array, z: Array, u: Array) -> object:
-            return function(t, z, _Given(drift.median()), u)  # pyright: ignore[reportCallIssue]
+            return own.function(t, z, _Given(drift.median()), u)
     else:
         own = _Own(type(drift).__call__, "your drift", ("self", "t", "z", "u", "θ"))
 

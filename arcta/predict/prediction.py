@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from ..data.calendar import Calendar, time_index
 from ..data.moments import average, deviation, power_of_two
 from ..data.series import Series
 from ..data.shown import small_table
+from ..data.spans import is_date
 from ..model.reading import DataLayout
 from ..parts.generative import AbstractGenerative, Draw
 from ..runtime.compile import compile_plainly
@@ -322,7 +322,7 @@ def mix(parts: Sequence[Prediction]) -> Prediction:
 
 def check_times(times: ArrayLike, calendar: Calendar | None = None) -> Float[np.ndarray, " n"]:
     """Times to predict at: finite numbers that increase; dates too, where the data has dates."""
-    times = [times] if isinstance(times, str | datetime.date | np.datetime64) else times
+    times = [times] if is_date(times) else times
     try:
         kind = np.asarray(times).dtype.kind if not hasattr(times, "tz") else "M"
         if calendar is not None and kind in "MOUS":

@@ -14,8 +14,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..data.read import Data
+from ..data.readers.source import list_names
 from ..data.series import Series
+from ..data.shown import small_table
 from ..data.spans import Moment, Span, is_span, time_of, times_after
+from ..data.windows import Window
 from ..linear.structure import Structure, to_json
 from ..model.build import build
 from ..model.reading import DataLayout, Reading
@@ -25,6 +28,7 @@ from ..parts.model import Model
 from ..parts.physics import DriftLike
 from ..parts.prior import Parameter
 from ..parts.sde import DriftFunction
+from ..predict.components import parts_of_state, parts_of_structure
 from ..predict.forecast import Sampling, sample
 from ..predict.prediction import Bands, Prediction
 from ..predict.smooth import smooth
@@ -39,6 +43,7 @@ from ..training.settings import Training
 from .header import Header
 from .run import identity, read_run, remove_pages, restore_spec, series_to_arrays
 from .use import Forecaster, Known, as_key, as_seed
+from .window import window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +60,7 @@ class Fit(Forecaster):
     log rows, `cuts` the time at which each series' held-out part begins, `about` what else is worth keeping (seed, command,
     notes). `structure` is what trends, seasons and cycles make of each channel, and what the channels share; where its evidence is
     better, forecasts are its (`by_structure`), and so is smoothing (`smooth_by_structure`). `ended_by` is the signal that ended
-    training, if one did. Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
+    training, if one did. Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `components`, `drift`, `save`.
     """
 
     spec: LatentSDE
@@ -87,6 +92,24 @@ class Fit(Forecaster):
             f"Fit({ensemble}{len(self.layout.channels)} channels, {self.reading.latent_size} latent axes, "
             f"{int(last.get('step', 0))} steps, {int(last.get('drift_evaluations', 0))} drift values, {self.stopped})"
         )
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        layout, first = self.layout, self.context[0]
+        several = f" and {len(self.context) - 1} more" if len(self.context) > 1 else ""
+        rows = {
+            "trained on": f"'{first.name}'{several}",
+            "channels": list_names(layout.channels),
+            "known inputs": list_names(layout.input_names) or "none",
+            "step of the data": f"{layout.step:.4g} {layout.time_unit}".rstrip(),
+            "forecasts by": "structure" if self.by_structure else "latent SDE",
+            "smooths by": self.smooths_by,
+            "held out": ", ".join(f"'{name}' from {first.when(cut)}" for name, cut in list(self.cuts.items())[:3])
+            or "nothing",
+            "training": f"{self.seconds:.3g} s and {self.compile_seconds:.3g} s of compilation",
+        }
+        return small_table(repr(self), pd.DataFrame({"": rows}), rows=len(rows))
 
     @property
     def smooths_by(self) -> str:
@@ -195,6 +218,27 @@ class Fit(Forecaster):
             scale = scaling.scale[columns]
             rows += _rows(labels, [s.parameter for s in shown], lambda v, s=shown[0], scale=scale: s.in_units(v, scale))
         return pd.DataFrame(rows).set_index("parameter")
+
+    def components(self, data: Data | None = None, times: ArrayLike | None = None) -> pd.DataFrame:
+        """What each smoothed channel is made of: a table with times as index and columns (channel, part), parts being `trend`,
+        `season P`, `dynamics`, `inputs`, `noise`. `arcta.predict.figures.components_over_time` draws it.
+
+        Parts add up to the channel, without `noise` to its smoothed mean; where the structure is one of logarithms, they multiply
+        (`trend` in the data's unit, the others factors), of roots, they add up to its root: `.attrs["scales"]` says which. Where
+        the latent SDE forecasts, `dynamics z0`, … are what its axes contribute through the linear read-out.
+        """
+        series = self._one(data, "components")
+        if self.structure is not None and self.by_structure:
+            return parts_of_structure(self.structure, self.layout, series, times)
+        if self.others:
+            raise ValueError(
+                "components of an ensemble differ, as its members' axes do. Train one model, or use smooth."
+            )
+        return parts_of_state(self.model, self.layout, self.reading.kinds, series, times)
+
+    def window(self, data: Data | None = None, number: int | None = 0) -> Window:
+        """A window of the training series, or of `data`, as the model sees it: see `arcta.window`."""
+        return window(self, data, number)
 
     def drift(
         self, states: ArrayLike, *, time: Moment | None = None, inputs: ArrayLike | None = None

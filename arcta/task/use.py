@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray
 from ..data.read import Data, gather
 from ..data.readers.source import Options
 from ..data.series import Series
-from ..data.spans import Moment, Span, is_span, times_after
+from ..data.spans import Moment, Span, is_date, is_span, times_after
 from ..model.reading import DataLayout, has_whole_rows
 from ..parts.generative import AbstractGenerative
 from ..predict.forecast import InputTable, Sampling, forecast, inputs_at
@@ -98,7 +98,7 @@ class Forecaster:
             )
         asked = times[item.name] if isinstance(times, Mapping) else times
         if horizon is None and not is_span(asked):
-            return cast(ArrayLike, asked)
+            return [asked] if is_date(asked) else cast(ArrayLike, asked)
         span = cast(Span, asked if horizon is None else horizon)
         if isinstance(span, str) and re.match(r"\s*\d{4}-\d", span):
             raise ValueError(
