@@ -113,6 +113,7 @@ MISTAKES = {
     "a split at a date of numbers": (
         lambda: arcta.split(SERIES, at="2024-01-03"), "must be a number", "'2024-01-03'", "Give a number",
     ),
+    "a split at no date": (lambda: arcta.split(DATED, at=pd.NaT), "must be a date", "got NaT", "Give one"),
     "a split outside": (
         lambda: arcta.split(DATED, at="2025-01-01"), "need an observation", "spans 2024-01-01", "Move the cut",
     ),

@@ -5,15 +5,22 @@ from __future__ import annotations
 import datetime
 import numbers
 import re
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 from jaxtyping import Float
 
 from .calendar import MONTHS, SECONDS, YEAR, Calendar
 
-Span = str | int | float | np.integer | datetime.timedelta | np.timedelta64
-Moment = int | float | np.number | str | datetime.date | np.datetime64
+if TYPE_CHECKING:
+    from pandas.api.typing import NaTType
+
+    # What pandas' own types make of a Timedelta and a Timestamp.
+    Span = str | int | float | np.integer | datetime.timedelta | np.timedelta64 | NaTType
+    Moment = int | float | np.number | str | datetime.date | np.datetime64 | NaTType
+else:
+    Span = str | int | float | np.integer | datetime.timedelta | np.timedelta64
+    Moment = int | float | np.number | str | datetime.date | np.datetime64
 # In seconds; a month is a twelfth of a year, unless the data itself counts in months.
 SPANS = SECONDS | {"w": 604800.0} | {unit: months * YEAR * SECONDS["d"] / 12 for unit, months in MONTHS.items()}
 WORDS = {"m": "min", "hr": "h", "hour": "h", "day": "d", "week": "w", "sec": "s", "second": "s", "minute": "min", "mo": "month",
@@ -66,7 +73,7 @@ def span_of(span: Span, unit: str, step: float) -> float:
     if isinstance(span, datetime.timedelta | np.timedelta64):
         found = np.timedelta64(span) / np.timedelta64(1, "us") * 1e-6 / _seconds_in(unit, span)
     else:
-        found = float(span) * (step if is_span(span) else 1.0)
+        found = float(span) * (step if is_span(span) else 1.0)  # pyright: ignore[reportArgumentType]
     if not 0 < found < np.inf:
         raise ValueError(
             f"horizon must be positive; got {span}. Give a number of steps, a span such as '14d', or a time."
@@ -93,4 +100,6 @@ def time_of(value: Moment, calendar: Calendar | None, what: str) -> float:
         raise ValueError(
             f"{what} must be a number, as the times of the data are; got '{value}'. Give a number, or dates as the times."
         )
+    if value != value:  # pandas' NaT, and NumPy's
+        raise ValueError(f"{what} must be a date; got {value}, which is none. Give one that exists.")
     return float(calendar.numbers([value])[0])

@@ -85,8 +85,6 @@ def elbo(
         >>> bool(terms.total() < terms.log_likelihood)
         True
     """
-    if not isinstance(model, Model):
-        raise ValueError(f"elbo needs a model; got {type(model).__name__}. Pass fit.model.")
     if jnp.ndim(window.start):
         raise ValueError(
             f"elbo takes one window; got {len(window.start)} of them, stacked. Use fit.window(number=0), or jax.vmap."
