@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast, overload
 
 import jax
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ..data.read import Data, gather
@@ -27,11 +28,16 @@ Times = ArrayLike | Mapping[str, ArrayLike]
 Known = ArrayLike | InputTable | Mapping[str, ArrayLike | InputTable] | None
 
 
+def key_of(seed: int | PRNGKeyArray) -> PRNGKeyArray:
+    """A seed or a key, as a key."""
+    return jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
+
+
 def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
     """A seed or a key, as a key; all that computes begins with one."""
     check_not_forked()
     bound_programs()
-    return jax.random.key(key) if isinstance(key, int) else key
+    return key_of(key)
 
 
 def as_seed(key: PRNGKeyArray) -> int:

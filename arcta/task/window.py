@@ -17,7 +17,7 @@ from ..data.windows import Window, windows_of, with_fillers
 from ..parts.model import Model
 from ..parts.posterior import AbstractPosterior
 from ..parts.smoother import LONGEST
-from .use import Forecaster, as_key
+from .use import Forecaster, key_of
 
 
 def window(fit: Forecaster, data: Data | None = None, number: int | None = 0) -> Window:
@@ -90,7 +90,7 @@ def elbo(
             f"elbo takes one window; got {len(window.start)} of them, stacked. Use fit.window(number=0), or jax.vmap."
         )
     options = {"num_draws": num_draws, "num_times": num_times, "num_decoded": num_decoded, "draw_times": draw_times}
-    return _bound(model, window, options, posterior, as_key(key))
+    return _bound(model, window, options, posterior, key_of(key))
 
 
 @eqx.filter_jit
