@@ -29,12 +29,14 @@ from .parts.prior import TruncatedNormal as TruncatedNormal
 from .predict.metrics import Scores as Scores
 from .predict.prediction import Bands as Bands
 from .predict.prediction import Prediction as Prediction
+from .predict.trust import Trust as Trust
 from .task.backtest import Backtest as Backtest
 from .task.backtest import backtest as backtest
 from .task.fit import fit as fit
 from .task.fit import sweep as sweep
 from .task.fitted import Fit as Fit
 from .task.fitted import load as load
+from .task.summary import Summary as Summary
 from .task.window import elbo as elbo
 from .task.window import window as window
 from .training.loop import TrainingDiverged as TrainingDiverged

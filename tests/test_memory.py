@@ -101,32 +101,6 @@ def test_a_forked_process_says_so_at_once():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_million_steps_and_a_thousand_forecasts_leave_memory_where_it_was():
-    rng, steps, rounds, forecasts = np.random.default_rng(0), 50_000, 20, 50
-    spec = arcta.LatentSDE(
-        structure="none", latent_size=1, decoder="linear", drift="plain", drift_sizes=(2,), encoder="window",
-        encoder_sizes=(2,), partition_size=4, posterior="amortised",
-    )  # fmt: skip
-    training = arcta.Training(steps=steps, num_draws=1, num_times=1, log_every=steps, validate_every=steps)
-    sizes, taken = [], 0
-    for k in range(rounds):
-        fit = arcta.fit(spec, SERIES, training=training, key=k, progress=False)
-        taken += int(fit.history[-1]["step"])
-        for count in rng.integers(1, 400, forecasts):
-            fit.forecast(T[-1] + 0.1 * np.arange(1, count + 1), num_samples=16)
-        memory.return_memory()
-        sizes.append(resident())
-        print(
-            f"round {k}: {taken:,} steps, {(k + 1) * forecasts:,} forecasts, {sizes[-1] / 1e6:.1f} MB resident",
-            flush=True,
-        )
-    assert taken == 1_000_000
-    warm = np.array(sizes[4:])
-    assert warm.max() / warm.min() < 1.01, f"{warm / 1e6}"
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
 def test_new_shapes_do_not_add_up():
     sizes = []
     for k in range(16):

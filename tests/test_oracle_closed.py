@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from scipy.optimize import minimize_scalar
+from stochastic import assert_mean_below
 from test_oracle_smoother import linear_model, with_nodes
 
 import arcta
@@ -136,24 +137,27 @@ def learned_start(fit: arcta.Fit) -> np.ndarray:
 
 
 def test_the_posterior_of_a_rate_is_that_of_the_exact_likelihood(relaxation):
-    """On a grid, with the learned diffusion: centred on its mode to 0.02 standard deviations, which are those of the curvature and
-    within 15 % of the exact ones. (The posterior of log rate is skewed: its mean is 0.2 of them below.)"""
+    """On a grid: centred on its mode at the learned diffusion to 0.02 standard deviations; those, of rate and of diffusion, within
+    10 % of the exact ones, the other integrated out. (The posterior of log rate is skewed: its mean is 0.2 of them below.)"""
     series, log_likelihood, spec = relaxation
     fit = arcta.fit(spec, series, training=arcta.Training(steps=1500), progress=False)
     table = fit.parameters()
     q, start = table.loc["diffusion[x0]", "median"], learned_start(fit)
-    grid = np.linspace(-1.2, 1.5, 200)
-    logs = np.array([log_likelihood(np.exp(x), q, start) - 0.5 * x**2 for x in grid])
+    ours, level = fit.model.drift.named_parameters()["rate"].log, fit.model.diffusion.level.log
+    stds, reach = np.exp([float(ours.log_std), float(level.log_std[0])]), np.linspace(-4.5, 4.5, 10)
+    grids = float(ours.mean) + stds[0] * reach, np.log(q) + stds[1] * reach
+    logs = np.array([[log_likelihood(np.exp(x), np.exp(y), start) - 0.5 * x**2 for y in grids[1]] for x in grids[0]])
     weight = np.exp(logs - logs.max())
     weight /= weight.sum()
-    mean = weight @ grid
-    std = np.sqrt(weight @ (grid - mean) ** 2)
+    exact = []
+    for grid, alone in zip(grids, (weight.sum(axis=1), weight.sum(axis=0)), strict=True):
+        exact.append(np.sqrt(alone @ (grid - alone @ grid) ** 2))
+    std = exact[0]
     mode = minimize_scalar(
         lambda x: 0.5 * x**2 - log_likelihood(np.exp(x), q, start), bounds=(-1, 1), method="bounded"
     ).x
-    ours = fit.model.drift.named_parameters()["rate"].log
     assert abs(float(ours.mean) - mode) < 0.02 * std
-    assert abs(np.exp(float(ours.log_std)) / std - 1) < 0.15
+    np.testing.assert_allclose(stds, exact, rtol=0.1)
 
 
 def test_the_diffusion_is_the_most_likely_one(relaxation):
@@ -181,9 +185,10 @@ def test_the_bound_with_the_joint_posterior_of_rate_and_path_is_the_evidence(rel
     window = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), windows)
     certain = arcta.Known(fit.model.diffusion.median())
     model = eqx.tree_at(lambda m: m.diffusion.level, fit.model, certain)
-    bounds = [float(elbo(model, window, num_draws=64, num_times=64, key=jax.random.key(i)).total()) for i in range(20)]
-    error = np.std(bounds) / np.sqrt(len(bounds))
-    assert -0.5 < np.mean(bounds) - exact < 4 * error + 0.05
+    bounds = [float(elbo(model, window, num_draws=64, num_times=64, key=jax.random.key(i)).total()) for i in range(40)]
+    assert np.mean(bounds) - exact > -0.5
+    # The grid of the exact value and float32 leave a little.
+    assert_mean_below(bounds, exact, detects=0.5, slack=0.05)
 
 
 def log_likelihood_of_chain(steps, seen, P):

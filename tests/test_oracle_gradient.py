@@ -1,4 +1,4 @@
-"""Oracle 2: the mean of the gradient estimator over keys against dense quadrature, within 4 standard errors.
+"""Oracle 2: the mean of the gradient estimator over keys against dense quadrature, to the rates of `stochastic`.
 
 The data is awkward on purpose: two series, irregular times, a ragged last partition, missing channels.
 """
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from stochastic import assert_mean
 
 import arcta
 from arcta.bound.objective import Objective
@@ -98,10 +99,10 @@ def check(model, windows, truth, *, num_keys: int, batch_size: int) -> None:
     samples = np.concatenate([values[:, None], gradients @ directions], axis=1)
     expected = np.concatenate([[exact_value], np.asarray(exact, float) @ directions])
     errors = samples.std(axis=0) / np.sqrt(num_keys)
-    errors = np.maximum(errors, 1e-6 + 1e-4 * np.abs(expected))  # what is not random has float32's error only
-    scores = (samples.mean(axis=0) - expected) / errors
-    assert np.abs(scores).max() < 4, scores
-    assert np.abs(expected / errors).max() > 20, "a test that could see a bias"
+    slack = 1e-6 + 1e-4 * np.abs(expected)  # what is not random has float32's error only
+    # Directions differ in how random they are; of the best one a bias of less than half is seen.
+    assert_mean(samples, expected, detects=9 * errors + slack, slack=slack)
+    assert np.abs(expected / (errors + slack)).max() > 20, "a test that could see a bias"
 
 
 class Certain(eqx.Module):

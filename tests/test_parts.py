@@ -15,6 +15,7 @@ import scipy.integrate
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stochastic import assert_estimate, assert_law, assert_mean
 
 import arcta
 from arcta.bound.quadrature import stratified
@@ -71,7 +72,7 @@ def test_log_normal_kl_against_monte_carlo(double):
         - scipy.stats.lognorm(1.0, scale=[1.0, 0.5]).logpdf(draws),
         axis=1,
     )
-    assert abs(ratio.mean() - kl) < 4 * ratio.std() / np.sqrt(len(ratio))
+    assert_mean(ratio, kl, detects=0.1)
     assert float(prior.quantile(0.9)[0]) == pytest.approx(scipy.stats.lognorm(0.3, scale=0.2).ppf(0.9), rel=1e-4)
 
 
@@ -113,7 +114,7 @@ def test_continuous_log_densities_against_scipy(likelihood, x, reference):
     )
     for i in range(3):
         frozen = lambda v, i=i: reference.cdf(np.repeat(v[:, None], 3, 1))[:, i]  # noqa: E731
-        assert scipy.stats.kstest(np.asarray(samples[:, i], float), frozen).pvalue > 1e-3
+        assert_law(samples[:, i], frozen, detects=0.05)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_discrete_log_densities_against_scipy(likelihood, x, reference):
         jax.random.split(jax.random.key(1), 20000)
     )
     errors = np.sqrt(reference.var() / 20000)
-    assert np.all(np.abs(np.asarray(samples).mean(0) - reference.mean()) < 4 * errors)
+    assert_estimate(np.asarray(samples).mean(0), reference.mean(), error=errors, detects=9 * errors)
     np.testing.assert_allclose(likelihood.mean(jnp.array(OUTPUT), draw), reference.mean(), rtol=1e-5)
 
 
@@ -284,7 +285,7 @@ def test_stratified_times_are_unbiased_and_their_variance_falls_as_the_cube():
         ts = np.asarray(stratified(4000, num_times, key=jax.random.key(0)), float)
         assert np.all((ts * num_times).astype(int) == np.arange(num_times)), "one in each stratum"
         means = np.exp(ts).mean(axis=1)
-        assert abs(means.mean() - (np.e - 1)) < 4 * means.std() / np.sqrt(4000)
+        assert_mean(means, np.e - 1, detects=0.005)
         return means.var()
 
     rate = np.log2(spread(8) / spread(16))
@@ -295,7 +296,8 @@ def test_crps_against_the_gaussians_closed_form():
     rng = np.random.default_rng(0)
     samples, value = rng.standard_normal((4000, 50)), np.linspace(-3, 3, 50)
     exact = value * (2 * scipy.stats.norm.cdf(value) - 1) + 2 * scipy.stats.norm.pdf(value) - 1 / np.sqrt(np.pi)
-    np.testing.assert_allclose(crps(samples, value), exact, atol=4 * 1.2 / np.sqrt(4000))
+    # 1.2: a bound on the deviation of what is averaged.
+    assert_estimate(crps(samples, value), exact, error=1.2 / np.sqrt(4000), detects=0.18)
 
 
 @pytest.mark.parametrize("irregular", [False, True])

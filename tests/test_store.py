@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from stochastic import assert_counts
 
 import arcta
 from arcta.data.batches import Slots
@@ -49,7 +50,7 @@ def test_windows_are_those_of_the_series_in_memory(rows, missing, tmp_path):
 
 
 def test_a_feed_draws_from_the_whole_file_and_repeats_itself(tmp_path):
-    """Every partition equally often (chi-squared within 4 standard deviations); a piece is a function of seed and number."""
+    """Every partition equally often (chi-squared); a piece is a function of seed and number."""
     series, stored = on_disk(tmp_path, 320)
     scaling = Scaling.fit([series], np.ones(2, bool))
     slots = Slots.over(stored.num_partitions(SHAPE.size), 4)
@@ -57,7 +58,7 @@ def test_a_feed_draws_from_the_whole_file_and_repeats_itself(tmp_path):
     starts = np.concatenate([np.asarray(feed.at(50 * piece).windows.start).ravel() for piece in range(10)])
     _, counts = np.unique(starts, return_counts=True)
     assert len(counts) == 20
-    assert np.sum((counts - 100) ** 2 / 100) < 19 + 4 * np.sqrt(2 * 19)
+    assert_counts(counts, np.full(20, 0.05), detects=0.25)
     again = Feed(stored, scaling, SHAPE, slots, observed=640.0, seed=3, steps=50)
     np.testing.assert_array_equal(again.at(449).windows.values, feed.at(400).windows.values)
     assert not np.array_equal(feed.at(400).windows.start, feed.at(450).windows.start)

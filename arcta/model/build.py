@@ -31,7 +31,7 @@ from ..parts.posterior import Bridge, DiagonalNormal, encoding_size
 from ..parts.prior import Known, Learned, LogNormal, Parameter
 from ..parts.sde import AbstractDrift, NeuralDrift, PlainDrift
 from ..parts.smoother import margin_for
-from ..runtime.host import array, generator
+from ..runtime.host import ArrayLike, array, generator
 from .check import check_own
 from .reading import DataLayout, Reading, encoder_kind
 from .spec import LatentSDE
@@ -213,6 +213,16 @@ def _kernel(spec: LatentSDE, layout: DataLayout, reading: Reading, rng: np.rando
     )
 
 
+def _diffusion_prior(spec: LatentSDE, layout: DataLayout, smoothed: bool) -> tuple[ArrayLike, ArrayLike]:
+    """Median and log-spread of the prior of q in the model's units."""
+    if isinstance(spec.diffusion_prior, LogNormal):
+        scaling, own = layout.scaling, spec.decoder == "identity"
+        unit = (scaling.scale**2 if own else 1.0) / scaling.time_scale
+        median = np.asarray(spec.diffusion_prior.prior_quantile(0.5), float)
+        return median / unit, np.asarray(spec.diffusion_prior.log.prior_std)
+    return spec.diffusion_prior or (FLOW_PRIOR if smoothed else ENCODER_PRIOR)
+
+
 def follows_flow(spec: LatentSDE, layout: DataLayout) -> bool:
     """Whether the posterior follows the model's own flow: unless asked otherwise, of all but films."""
     return spec.posterior == "smoother" or (spec.posterior == "auto" and layout.frame_shape is None)
@@ -222,7 +232,7 @@ def build(spec: LatentSDE, layout: DataLayout, reading: Reading, *, key: PRNGKey
     """The untrained module for a configuration and the data it is meant for."""
     encoder_rng, kernel_rng, drift_rng, diffusion_rng, decoder_rng = generator(key).spawn(5)
     size, smoothed = reading.latent_size, follows_flow(spec, layout)
-    median, spread = spec.diffusion_prior or (FLOW_PRIOR if smoothed else ENCODER_PRIOR)
+    median, spread = _diffusion_prior(spec, layout, smoothed)
     level = LogNormal(np.full(size, median), spread, start=spec.diffusion_start or 1e-2, start_spread=0.1)
     span = reading.span if spec.diffusion == "time-dependent" else None
     encoder = _encoder(spec, layout, reading, encoder_rng)

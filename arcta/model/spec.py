@@ -47,7 +47,7 @@ class LatentSDE:
       network sees the time.
     - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units (default: read
       off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there (default: 0.1 and 10,
-      with an encoder's posterior 3).
+      with an encoder's posterior 3), or a `LogNormal` as the prior in the data's units: variance of the state per unit of time.
     - `partition_size`: M, observations per window; a series shorter than that is one window.
     - `posterior`: `"smoother"` (the state follows the model's own flow, and what enters the bound as in a linear model is learned
       by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), `"full"` (the same
@@ -79,7 +79,7 @@ class LatentSDE:
     time_dependent: bool = False
     diffusion: str = "constant"
     diffusion_start: float | None = None
-    diffusion_prior: tuple[float, float] | None = None
+    diffusion_prior: tuple[float, float] | LogNormal | None = None
     partition_size: int | None = None
     posterior: str = "auto"
     rotation: bool = True
@@ -124,13 +124,13 @@ class LatentSDE:
             )
         if isinstance(self.noise, str):
             self._check_choice("noise", ("posterior", "learned"))
-        elif isinstance(self.noise, Parameter):
-            if type(self.noise) is not LogNormal:
-                raise ValueError(
-                    f"a prior of the noise must be a LogNormal; got {type(self.noise).__name__}. Use arcta.LogNormal."
-                )
-        elif self.noise <= 0:
+        elif not isinstance(self.noise, Parameter) and self.noise <= 0:
             raise ValueError(f"a known noise must be positive; got {self.noise}. Use noise='learned' to learn it.")
+        for name, prior in (("noise", self.noise), ("diffusion", self.diffusion_prior)):
+            if isinstance(prior, Parameter) and type(prior) is not LogNormal:
+                raise ValueError(
+                    f"a prior of the {name} must be a LogNormal; got {type(prior).__name__}. Use arcta.LogNormal."
+                )
         kinds = [self.likelihood] if isinstance(self.likelihood, str) else self.likelihood.values()
         for kind in kinds:
             if kind not in ("auto", *LIKELIHOODS):

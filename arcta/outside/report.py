@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_DRAWN = 600  # rows of a forecast
+MOST_LIGHTS = 8  # series, the worst
 
 
 def _gaps(times: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -249,6 +250,24 @@ def _drift_section(fit: Fit, series: Series) -> Section:
     return Section("Phase portrait of the learned drift", figure, "drift", text)
 
 
+def _trust_section(fit: Fit, key: int) -> Section:
+    """A light for each series, the worst first."""
+    trust = fit.trust(key=key)
+    lines = [
+        f"<li><span class='light {light.colour}'>{light.colour}</span> <b>{html.escape(light.name)}</b>: "
+        f"{html.escape(light.verdict)} (k = {light.k:.2f})</li>"
+        for light in trust.lights[:MOST_LIGHTS]
+    ]
+    left = len(trust.lights) - len(lines)
+    lines += [f"<li>and {left} series that are no worse</li>"] * bool(left)
+    text = (
+        "Paths of the posterior are weighed against the model, stretch by stretch. The tail k of their weights says whether the "
+        "posterior has found the model's own: green below 0.5, red from 0.7 on. It does not say whether the model is right."
+    )
+    body = f"<p>{html.escape(trust.words())}</p>" + (f"<ul class='lights'>{''.join(lines)}</ul>" if lines else "")
+    return Section("Is the posterior good enough to believe?", body, text=text if lines else "")
+
+
 def _thinned(after: Series) -> Series:
     """At most as many rows as a figure can show; all where a model needs the inputs at each."""
     if len(after) <= MOST_DRAWN or after.input_names:
@@ -292,7 +311,7 @@ def report(
         else:
             sections += [_backtest_section(result), _calibration_section(result)]
             headline |= _headline(result)
-    sections += _smooth_sections(fit, series)
+    sections += [*_smooth_sections(fit, series), _trust_section(fit, key)]
     if not fit.by_structure:
         sections.append(_drift_section(fit, series))
     if fit.history:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..data.windows import Window
-from ..runtime.small import factor
+from ..runtime.small import factor, solve_lower
 from .chain import Information, Matrices, Smoothed, Steps, Vectors, discretise, respond, smooth, symmetric
 from .generative import AbstractGenerative, Draw
 from .posterior import AbstractPosterior, FullMarginal, FullNormal
@@ -30,6 +30,7 @@ BROAD = 1.0  # the variance of a state of which nothing is known: that of standa
 PASSES = 2
 LONGEST = 0.4  # step between two nodes in the model's units of time, in which the dynamics turn by about one radian
 
+LEFT = 0.05  # of a variance, at least, at the corners of its cubic
 MEMORY = 3.0  # what is remembered across that much time is little, and across so many nodes
 FEWEST, MOST = 32, 128  # nodes beyond either end of a window
 
@@ -162,11 +163,16 @@ def _pairs(x: Array) -> Array:
     return jnp.stack([x[:-1], x[1:]], axis=1)
 
 
+def chain_over(rows: Rows, m: Vectors, f: Vectors, J: Matrices, q: Vectors) -> Steps:
+    """The steps between nodes, from means there, drift and Jacobian at those, and q."""
+    return jax.vmap(discretise)(jnp.diff(rows.times), _pairs(m), _pairs(f), _pairs(J), 0.5 * (q[1:] + q[:-1]))
+
+
 def smooth_once(model: AbstractGenerative, rows: Rows, q: Vectors, θ: Draw, m: Vectors) -> Pass:
     """One pass, linearised around means m."""
     flow = jax.vmap(lambda t, m, u: value_and_jacobian(model.drift, t, m, m, u, θ.drift))
     f, J = flow(rows.start + rows.times, m, rows.inputs_at_nodes())
-    steps = jax.vmap(discretise)(jnp.diff(rows.times), _pairs(m), _pairs(f), _pairs(J), 0.5 * (q[1:] + q[:-1]))
+    steps = chain_over(rows, m, f, J, q)
     seen = potentials(model, rows, m)
     unknown = BROAD * jnp.eye(m.shape[1], dtype=m.dtype)
     P = jnp.where(rows.first, model.initial.covariance(), unknown)
@@ -194,7 +200,8 @@ def smooth_rows(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(again, (guess, None), None)[0][1]
     )
     (_, last), change = jax.lax.scan(again, (guess, blank), length=passes)
-    return SmoothedPosterior(rows.times, last.m + last.found.e, last.found.S, _slopes(last, q), change), last
+    sides = _bend_less(_slopes(last, q), last.found.S, jnp.diff(rows.times))
+    return SmoothedPosterior(rows.times, last.m + last.found.e, last.found.S, sides, change), last
 
 
 def _slopes(last: Pass, q: Vectors) -> Sides:
@@ -208,6 +215,31 @@ def _slopes(last: Pass, q: Vectors) -> Sides:
     right, grows = jax.vmap(at)(last.f, last.J, e, S, q, *after)
     left, grew = jax.vmap(at)(last.f, last.J, e, S, q, after.Λ + last.seen.Λ, after.η + last.seen.η)
     return Sides(right, left, grows, grew)
+
+
+def _bend_less(sides: Sides, S: Matrices, h: Float[Array, " n_less_1"]) -> Sides:
+    """The same with slopes of S under which its cubics are covariances.
+
+    A cubic is a mean of S, S + h Ṡ⁺/3 at its beginning and S, S − h Ṡ⁻/3 at its end, with positive weights (Bernstein): if all
+    four are positive definite it is. Where nodes are too far apart for what happens between them they need not be; then the slope
+    is made smaller, by the norm of what it adds to S in units of S.
+    """
+
+    def limit(S: Array, change: Array) -> Array:
+        triangle = factor(S)
+        half = jax.vmap(lambda column: solve_lower(triangle, column))(change.T)
+        M = symmetric(jax.vmap(lambda column: solve_lower(triangle, column))(half.T))
+        roots = jnp.diagonal(factor(jnp.eye(len(S), dtype=S.dtype) + M))  # of the pivots; negative where those are
+        size = jnp.sqrt(jnp.sum(M**2))
+        return jnp.where(jnp.min(roots) > LEFT**0.5, 1.0, (1 - LEFT) / jnp.maximum(size, 1 - LEFT))
+
+    third = h[:, None, None] / 3
+    after = jax.vmap(limit)(S[:-1], third * sides.covariance_after[:-1])[:, None, None]
+    before = jax.vmap(limit)(S[1:], -third * sides.covariance_before[1:])[:, None, None]
+    return sides._replace(
+        covariance_after=sides.covariance_after.at[:-1].multiply(after),
+        covariance_before=sides.covariance_before.at[1:].multiply(before),
+    )
 
 
 def drift_slopes(model: AbstractGenerative, rows: Rows, m: Vectors) -> Float[Array, "n latent coefficients"]:

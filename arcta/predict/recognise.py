@@ -20,8 +20,9 @@ from ..data.series import Series
 from ..data.windows import Window, fill_gaps, partition, partition_starts
 from ..model.reading import DataLayout
 from ..parts.generative import AbstractGenerative
-from ..parts.posterior import AbstractGaussian
-from ..parts.smoother import Rows, answer_of, smooth_rows
+from ..parts.model import Model
+from ..parts.posterior import AbstractGaussian, AbstractPosterior
+from ..parts.smoother import Rows, answer_of, rows_of, smooth_rows
 from ..runtime.compile import compile_lightly
 from ..runtime.host import array
 from .solve import padded_length
@@ -157,6 +158,34 @@ def refined(
         if float(change) < SETTLED and finite:
             return found.at(np.arange(len(times)))
     return "does not settle"
+
+
+@compile_lightly
+def _smoothed_window(
+    model: Model, window: Window, *, passes: int, stride: float
+) -> tuple[AbstractPosterior, Float[Array, ""]]:
+    coded = model.encode(window).values
+    rows, places = rows_of(window, len(coded))
+    guess = coded[places.row, : len(model.initial.mean)]
+    posterior, _ = smooth_rows(model, rows, guess, passes=passes, stride=stride)
+    return posterior.at_rows(places.node), posterior.change[-1]
+
+
+@compile_lightly
+def _encoded_window(model: Model, window: Window) -> AbstractPosterior:
+    return model.amortised(window)
+
+
+def posterior_in(model: Model, window: Window, *, refined: bool) -> AbstractPosterior | None:
+    """The posterior of a window as a function of time, at the parameters' medians: by the model's own flow, or None if that does
+    not settle; or the encoder's."""
+    if not refined:
+        return _encoded_window(model, window)
+    for passes, stride in PASSES:
+        found, change = _smoothed_window(model, window, passes=passes, stride=stride)
+        if float(change) < SETTLED:
+            return found
+    return None
 
 
 def posterior_at(

@@ -33,6 +33,7 @@ from ..predict.forecast import Sampling, sample
 from ..predict.prediction import Bands, Prediction
 from ..predict.smooth import smooth
 from ..predict.structural import after, inside
+from ..predict.trust import Trust, trust
 from ..runtime.host import ArrayLike
 from ..runtime.process import check_not_forked
 from ..training.bundle import write_bundle
@@ -42,6 +43,7 @@ from ..training.progress import Row
 from ..training.settings import Training
 from .header import Header
 from .run import identity, read_run, remove_pages, restore_spec, series_to_arrays
+from .summary import Summary, summarise
 from .use import Forecaster, Known, as_key, as_seed
 from .window import window
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COURSE = ("stopped", "seconds", "compile_seconds", "cuts", "about")  # of a `Fit`, saved as they are
+EXACT = "nothing needs weighing: the linear structure forecasts and smooths, and its posterior, given its parameters, is exact"
 QUANTILES = {"median": 0.5, "q5": 0.05, "q95": 0.95}
 
 
@@ -60,7 +63,8 @@ class Fit(Forecaster):
     log rows, `cuts` the time at which each series' held-out part begins, `about` what else is worth keeping (seed, command,
     notes). `structure` is what trends, seasons and cycles make of each channel, and what the channels share; where its evidence is
     better, forecasts are its (`by_structure`), and so is smoothing (`smooth_by_structure`). `ended_by` is the signal that ended
-    training, if one did. Verbs: `forecast`, `smooth`, `sample`, `score`, `parameters`, `components`, `drift`, `save`.
+    training, if one did. Verbs: `summary`, `trust`,
+    `forecast`, `smooth`, `sample`, `score`, `parameters`, `components`, `drift`, `save`.
     """
 
     spec: LatentSDE
@@ -192,6 +196,25 @@ class Fit(Forecaster):
             ahead = times_after(start, cast(Span, times), layout.time_unit, layout.step)
             times = np.concatenate([[start], ahead])
         return cast(Prediction, self._mixed(sample, times, inputs=inputs, sampling=sampling, key=as_key(key)))
+
+    def trust(self, series: Data | None = None, *, num_paths: int = 1000, key: int | PRNGKeyArray = 0) -> Trust:
+        """Whether the posterior of each series (default: the training series) is good enough to believe: a light and a sentence,
+        from the importance weights of `num_paths` paths over stretches of it (docs/trust.md). Of an ensemble, that of the first
+        member; the parameters are at their medians."""
+        given, key = self._given(series), as_key(key)
+        if self.structure is not None and self.by_structure and self.smooth_by_structure:
+            return Trust((), EXACT)
+        found = trust(self.model, self.layout, given, num_paths=num_paths, key=key)
+        if self.by_structure != self.smooth_by_structure:
+            used, exact = ("smoothing", "forecasting") if self.by_structure else ("forecasting", "smoothing")
+            linear = f"the linear structure does the {exact}, exactly given its parameters"
+            found = found.noting(f"the latent SDE does the {used} only; {linear}")
+        return found
+
+    def summary(self, *, key: int | PRNGKeyArray = 0) -> Summary:
+        """The fit on one screen: data, model, parameters, the scores of what was held out, and whether to believe the posterior."""
+        scores = self.score(key=key) if self.cuts else None
+        return summarise(self, trust=self.trust(key=key), scores=scores)
 
     def parameters(self) -> pd.DataFrame:
         """Median and 90 % interval of every uncertain parameter, in the data's units, beside its prior where it has one.

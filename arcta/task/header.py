@@ -61,7 +61,7 @@ class Configuration(msgspec.Struct, forbid_unknown_fields=True):
     activation: str
     lengthscale: float | None
     interpolation_noise: float | None
-    diffusion_prior: tuple[float, float] | None = None
+    diffusion_prior: tuple[float, float] | StoredParameter | None = None
     posterior: str = "amortised"  # all there was before it had a choice
     structure: str = "auto"
     season: str | float | tuple[float, ...] | None = "auto"

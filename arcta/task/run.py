@@ -48,8 +48,9 @@ def describe(spec: LatentSDE) -> dict[str, object]:
             fields[name] = {"user": getattr(value, "__name__", type(value).__name__)}
     if spec.parameters is not None:
         fields["parameters"] = {name: _named(item) for name, item in spec.parameters.items()}
-    if isinstance(spec.noise, Parameter):
-        fields["noise"] = _named(spec.noise)
+    for name in ("noise", "diffusion_prior"):
+        if isinstance(fields[name], Parameter):
+            fields[name] = _named(fields[name])
     if spec.initial is not None:
         fields["initial"] = [np.asarray(part, float).tolist() for part in spec.initial]
     return fields
@@ -79,8 +80,9 @@ def restore_spec(stored: Configuration, code: Mapping[str, object]) -> LatentSDE
             raise ValueError(f"this run uses arcta's own {name}; leave {name}= out.")
     if fields["parameters"] is not None:
         fields["parameters"] = {name: _blank(item) for name, item in fields["parameters"].items()}
-    if isinstance(fields["noise"], StoredParameter):
-        fields["noise"] = _blank(fields["noise"])
+    for name in ("noise", "diffusion_prior"):
+        if isinstance(fields[name], StoredParameter):
+            fields[name] = _blank(fields[name])
     return LatentSDE(**fields)
 
 

@@ -17,6 +17,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from ..bound.closed import ClosedForms
 from ..bound.elbo import drift_evaluations
 from ..bound.objective import Objective, joins
+from ..bound.widths import with_joint_widths
 from ..data.batches import AbstractBatches, Slots, observed_entries
 from ..data.series import Series
 from ..data.store import Feed, Store
@@ -175,6 +176,8 @@ def _finish(task: Task, prepared: Prepared, outcome: Outcome, before: list[Row])
     best = task.trainings[0].select == "best" and outcome.best.model is not None
     chosen = cast(Model, outcome.best.model if best else outcome.state.model)
     model, *others = (task.pick(chosen, i) for i in range(task.count))
+    if task.store is None:
+        model, *others = (with_joint_widths(member, prepared.windows) for member in (model, *others))
     history = [*before, *outcome.history]
     jumps = [row["join_kl_mean"] for row in history if "join_kl_mean" in row]
     if jumps and jumps[-1] > JOIN_WARNING:
