@@ -10,12 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .bound.elbo import ELBO as ELBO
-from .bound.elbo import elbo as elbo
 from .data import datasets as datasets
 from .data.calendar import Calendar as Calendar
 from .data.read import read as read
 from .data.series import Series as Series
-from .data.series import split as split
+from .data.split import split as split
 from .data.store import Store as Store
 from .data.store import store as store
 from .data.windows import Window as Window
@@ -38,6 +37,8 @@ from .task.fit import sweep as sweep
 from .task.fitted import Fit as Fit
 from .task.fitted import load as load
 from .task.summary import Summary as Summary
+from .task.window import elbo as elbo
+from .task.window import window as window
 from .training.loop import TrainingDiverged as TrainingDiverged
 from .training.settings import Training as Training
 

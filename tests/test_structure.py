@@ -15,19 +15,20 @@ PACKAGE = Path(arcta.__file__).parent
 ORDER = """
 runtime.memory runtime.compile runtime.threads runtime.host runtime.sums runtime.activations runtime.random runtime.small
 runtime.process runtime.cache
-data.dates data.calendar data.moments data.series data.readers.source data.readers.files data.readers.numbers data.readers.columns
+data.dates data.calendar data.spans data.shown data.moments data.series
+data.readers.source data.readers.files data.readers.numbers data.readers.columns
 data.readers.digits data.readers.times data.readers.text data.readers.tables data.readers.arrays data.readers.frames
-data.read data.seasons data.scaling data.windows data.batches data.store data.datasets
+data.read data.split data.seasons data.scaling data.windows data.batches data.store data.datasets
 linear.components linear.scales linear.learn linear.together linear.structure linear.find
 parts.base parts.networks parts.convolutions parts.prior parts.kernel parts.posterior parts.encoders parts.local parts.decoders
 parts.sde parts.physics parts.diffusion parts.likelihoods parts.channels parts.generative parts.chain parts.smoother parts.model
 bound.quadrature bound.residual bound.elbo bound.objective bound.evidence bound.closed bound.widths bound.weights
-model.spec model.survey model.reading model.build model.fault model.start
+model.spec model.survey model.reading model.check model.build model.fault model.start
 training.settings training.progress training.loop training.files training.lock training.bundle training.checkpoint
 training.ensemble training.parallel training.prepare
 predict.solve predict.figures predict.prediction predict.recognise predict.trust predict.forecast predict.smooth predict.structural
-predict.metrics predict.naive predict.classical
-task.use task.validation task.header task.run task.summary task.fitted task.compete task.train task.fit task.backtest
+predict.components predict.metrics predict.naive predict.classical
+task.use task.window task.validation task.header task.run task.summary task.fitted task.compete task.train task.fit task.backtest
 rivals.solved rivals.baselines
 outside.page outside.report outside.config outside.demo outside.study
 outside.cli.signals outside.cli.options outside.cli.terminal outside.cli.train outside.cli.use outside.cli.runs outside.cli.commands

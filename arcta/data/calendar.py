@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import re
 import zoneinfo
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..runtime.host import ArrayLike
-from .dates import Ambiguous, DateError, read_dates
+from .dates import Ambiguous, DateError, looks_like_date, read_dates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,7 @@ class Calendar:
         index = _index(dates, day_first)
         if self.zone == "" and index.tz is not None:
             raise ValueError(
-                "these dates carry a time zone, the data the model was trained on does not; leave the zone out."
+                f"dates need no time zone here, for those of the data have none; got '{index[0]}'. Leave the zone out."
             )
         if self.zone:
             index = in_zone(index, self.zone).tz_convert("UTC")
@@ -112,8 +113,17 @@ def _index(dates: ArrayLike, day_first: bool | None) -> pd.DatetimeIndex:
 
     listed = [dates] if isinstance(dates, str) else dates
     cells = np.empty(0) if hasattr(listed, "tz") else np.asarray(listed).reshape(-1)
+    if len(cells) and isinstance(cells[0], pd.Period):
+        return pd.PeriodIndex(cells).to_timestamp()
     if cells.dtype.kind not in "OU" or not all(isinstance(cell, str) for cell in cells):
-        return pd.DatetimeIndex(pd.to_datetime(listed))
+        try:
+            return pd.DatetimeIndex(pd.to_datetime(listed))
+        except (ValueError, TypeError) as error:
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise ValueError(
+                f"times must be dates of one kind, all with a time zone or all without; got {str(cells[0])[:40]} and others "
+                f"({reason}). Convert them with pandas.to_datetime(…, utc=True)."
+            ) from None
     try:
         found = read_dates(cells.tolist(), day_first)
     except Ambiguous as error:
@@ -138,6 +148,17 @@ def in_zone(dates: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(f"dates do not fit the zone {zone} ({reason}). Write the offsets into the dates.") from None
+
+
+def zone_of(dates: pd.DatetimeIndex) -> str:
+    """The name of the dates' time zone, "" if they have none; what has no name is shown in UTC."""
+    if dates.tz is None:
+        return ""
+    try:
+        in_zone(dates[:1], str(dates.tz))
+    except ValueError:
+        return "UTC"
+    return str(dates.tz)
 
 
 def _months(dates: pd.DatetimeIndex) -> Float[np.ndarray, " n"]:
@@ -193,3 +214,38 @@ def time_index(times: Float[np.ndarray, " n"], calendar: Calendar | None, unit: 
     if calendar is not None:
         return calendar.dates(times).rename("time")
     return pd.Index(times, name=f"time [{unit}]" if unit else "time")
+
+
+def _hold_dates(times: ArrayLike) -> bool:
+    """Whether some times are dates: those of a library, or text that is no number."""
+    if hasattr(times, "tz"):
+        return True
+    try:
+        cells = np.asarray(times).reshape(-1)
+    except ValueError:  # lists of different lengths
+        return False
+    if cells.dtype.kind not in "OUS":
+        return cells.dtype.kind == "M"
+    if not all(isinstance(cell, str) for cell in cells):
+        return any(isinstance(cell, datetime.date | np.datetime64) or hasattr(cell, "to_timestamp") for cell in cells)
+    return len(cells) > 0 and looks_like_date(cells[0]) and not cells[0].strip().lstrip("+-").replace(".", "").isdigit()
+
+
+def count_times(times: ArrayLike, calendar: Calendar | None, unit: str) -> tuple[ArrayLike, Calendar | None, str]:
+    """Times as numbers with what they mean, if they are dates or spans of time; else as they are."""
+
+    if not _hold_dates(times):
+        if getattr(getattr(times, "dtype", None), "kind", "") != "m":
+            return times, calendar, unit
+        unit = unit if unit in SECONDS else "s"
+        return np.asarray(times) / np.timedelta64(round(SECONDS[unit] * 1e6), "us"), calendar, unit
+    dates = _index(times, None)
+    if dates.hasnans:
+        raise ValueError(
+            f"every observation needs a time; row {int(np.argmax(dates.isna()))} has none. Drop that row or give it a time."
+        )
+    if not len(dates):
+        return np.zeros(0), calendar, unit
+    if calendar is None:
+        calendar = calendar_of(dates, zone_of(dates), unit or None)
+    return calendar.numbers(dates), calendar, calendar.unit

@@ -1,7 +1,8 @@
 """`read`: a stranger's file, table or folder of frames as `Series`, and in words what was recognised and what was ignored.
 
     CSV / TSV / Parquet / DataFrame   one row per time (wide), or per time and variable (long)
-    NPZ / Zarr / xarray Dataset       arrays that share their first (time) axis
+    pandas Series, NumPy array        one channel, or a column for each; times are the index, or the numbers of the rows
+    NPZ / Zarr / Dataset / DataArray  arrays that share their first (time) axis
     folder of PNG                     one frame per file, in the order of the numbers in their names
 
 All of them become a table or arrays first, then series in one place. What cannot be used is an error that names file,
@@ -10,20 +11,32 @@ row and column; what is left out is noted, never silent.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..runtime.host import HasArray
 from .moments import kind_of
-from .readers.arrays import from_dataset, from_npz, from_zarr, read_parquet
+from .readers.arrays import from_data_array, from_dataset, from_npz, from_zarr, read_parquet
 from .readers.files import kind_of_path
 from .readers.frames import from_frames
 from .readers.source import Loaded, Options, Table
-from .readers.tables import from_table
+from .readers.tables import from_column, from_table
 from .readers.text import read_text
 from .series import Series, as_list
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    # A series, or what `read` makes series of: tables, columns, arrays, Datasets and DataArrays, paths; or several.
+    Data = Series | pd.DataFrame | pd.Series | np.ndarray | HasArray | str | Path | Sequence[object]
+else:
+    Data = object
+OPTION = re.compile(r"\b(time|series|channels|inputs|variable|value|missing|decimal|time_zone|day_first|time_unit)=")
 
 
 def read(
@@ -42,16 +55,19 @@ def read(
     time_zone: str | None = None,
     day_first: bool | None = None,
 ) -> Series | list[Series]:
-    """Series from a file, a folder of PNG frames, a pandas DataFrame or an xarray Dataset.
+    """Series from a file, a folder of PNG frames, a pandas DataFrame or Series, an xarray Dataset or DataArray, an array, or a
+    list of these.
 
     **Arguments:**
 
-    - `source`: a path (`.csv`, `.tsv`, `.txt`, `.parquet`, `.npz`, `.zarr`, or a folder of `.png`) or a table.
+    - `source`: a path (`.csv`, `.tsv`, `.txt`, `.parquet`, `.npz`, `.zarr`, or a folder of `.png`), a table (in a MultiIndex the
+      levels beside the time tell series apart), or an array, whose times are the numbers of its rows.
     - `time`: the column of times; found by itself if it has dates or an obvious name. `"row"` numbers the rows.
     - `series`: the column that tells several series apart.
     - `inputs`: columns that are known inputs u(t), in the future too.
     - `channels`: the columns to model (default: every other column of numbers).
-    - `variable`, `value`: for long tables, the columns with the variable's name and its value.
+    - `variable`, `value`: for long tables, the columns with the variable's name and its value; found by themselves if that is
+      what they are called.
     - `missing`: further values that mean "missing", such as `-999` or `"off"`. Empty cells, NaN and NA always do.
     - `delimiter`, `decimal`: of text files, found by themselves; `decimal` is asked for where "1,234" may be a thousand.
     - `time_unit`: the unit that dates are counted in (default: month, quarter or year where dates are steps of the calendar, else
@@ -80,22 +96,79 @@ def read(
     return found.series[0] if len(found.series) == 1 else found.series
 
 
-def reading(source: object, options: Options = Options()) -> Loaded:
-    """`read` with its options in one record, the notes beside the series instead of as warnings."""
-    if isinstance(source, Series) or (isinstance(source, list) and source and isinstance(source[0], Series)):
-        return Loaded(as_list(source), [])
+def reading(source: object, options: Options = Options(), name: str = "table") -> Loaded:
+    """`read` with its options in one record, the notes beside the series instead of as warnings. `name`: of what has none."""
+    import pandas as pd
+
+    if isinstance(source, Series):
+        return Loaded([source], [])
+    if isinstance(source, list | tuple) and any(_is_whole(item) for item in source):
+        return _read_several(source, options)
     if isinstance(source, str | Path):
         return _read_path(Path(source), options)
     if hasattr(source, "data_vars"):
-        return from_dataset(source, "dataset", options)
-    import pandas as pd
-
+        return from_dataset(source, "dataset" if name == "table" else name, options)
+    if hasattr(source, "to_dataset"):
+        return from_data_array(source, name, options)
+    if isinstance(source, pd.Series):
+        return from_column(source, name, options)
+    if not isinstance(source, pd.DataFrame) and hasattr(source, "to_pandas"):
+        source = source.to_pandas()  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(source, pd.DataFrame):
-        return from_table(Table(source, "table", np.arange(len(source)), []), options)
+        return from_table(Table(source, name, np.arange(len(source)), []), options)
+    if (isinstance(source, list | tuple) and source) or isinstance(source, HasArray):
+        return Loaded([_from_array(source, "series" if name == "table" else name, options)], [])
     raise ValueError(
-        f"read needs a path, a DataFrame or a Dataset; got {type(source).__name__}. "
-        "Wrap arrays yourself: arcta.Series(times, values)."
+        f"data must be a Series, a DataFrame, an array, a path or a list of these; got {_what(source)}. "
+        "Pass one of them, e.g. arcta.Series(times, values)."
     )
+
+
+def _what(source: object) -> str:
+    empty = isinstance(source, list | tuple) and not source
+    return "an empty list, and at least one series is needed" if empty else type(source).__name__
+
+
+def _is_whole(item: object) -> bool:
+    """Whether a member of a list is a series of its own, and not a number or a row of them."""
+    return isinstance(item, Series | str | Path) or getattr(item, "ndim", 0) > 0 or hasattr(item, "data_vars")
+
+
+def _read_several(sources: Sequence[object], options: Options) -> Loaded:
+    """Several sources, one after the other; series of one name are told apart by numbers. All count time as the first does."""
+    found = [reading(item, options, f"series-{i}") for i, item in enumerate(sources)]
+    if all(isinstance(item, Series) for item in sources):
+        return Loaded(as_list(sources), [])
+    series, taken = [], set()
+    for i, item in enumerate(one for loaded in found for one in loaded.series):
+        fresh = f"{item.name}-{i}" if item.name in taken else item.name
+        taken.add(fresh)
+        item = item.on(series[0].calendar, series[0].time_unit) if series else item
+        series.append(item.replace(name=fresh))
+    return Loaded(as_list(series), [note for loaded in found for note in loaded.notes])
+
+
+def _from_array(source: object, name: str, options: Options) -> Series:
+    """An array of values, time along its first axis; times are the numbers of its rows."""
+    values = np.asarray(source)
+    count = len(values) if values.ndim else 0
+    channels = options.channels if values.ndim == 2 and len(options.channels or ()) == values.shape[1] else None
+    return Series(np.arange(count), values, channels=channels, name=name, time_unit=options.time_unit or "rows")
+
+
+def gather(data: object, options: Options = Options()) -> list[Series]:
+    """The series of whatever a user has, as `read` makes them; says what was left out."""
+    if isinstance(data, Series):
+        return [data]
+    try:
+        found = reading(data, options)
+    except ValueError as error:
+        if OPTION.search(str(error)) is None:
+            raise
+        raise ValueError(f"{error} Such options are those of arcta.read: pass arcta.read(data, …).") from None
+    for note in found.notes:
+        warnings.warn(note, stacklevel=4)
+    return found.series
 
 
 def _read_path(path: Path, options: Options) -> Loaded:

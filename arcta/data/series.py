@@ -10,14 +10,16 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from ..runtime.host import ArrayLike
-from .calendar import Calendar, time_index
+from .calendar import Calendar, count_times, time_index
 from .moments import LARGEST
+from .shown import small_table
+from .spans import Moment, time_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +69,7 @@ def _names(given: Sequence[str] | None, count: int, prefix: str, what: str, seri
     return names
 
 
-def _check_times(times: np.ndarray, values: np.ndarray, name: str) -> None:
+def _check_times(times: np.ndarray, values: np.ndarray, name: str, calendar: Calendar | None) -> None:
     if times.size == 0 or values.size == 0:
         raise ValueError(
             f"a series needs at least one observation; series '{name}' is empty. Leave it out or load its data."
@@ -87,9 +89,10 @@ def _check_times(times: np.ndarray, values: np.ndarray, name: str) -> None:
     if back.size:
         row = back[0] + 1
         verb = "repeats" if times[row] == times[row - 1] else "comes after"
+        here, before = (calendar.show(float(t)) if calendar else f"{t:g}" for t in (times[row], times[row - 1]))
         raise ValueError(
-            f"observation times must increase within a series; row {row} (t={times[row]:g}) {verb} "
-            f"row {row - 1} (t={times[row - 1]:g}) in series '{name}'. "
+            f"observation times must increase within a series; row {row} (t={here}) {verb} "
+            f"row {row - 1} (t={before}) in series '{name}'. "
             "Sort the rows by time and merge repeated ones, or make one Series for each of them."
         )
 
@@ -128,20 +131,22 @@ class Series:
 
     **Arguments:**
 
-    - `times`: shape `(n,)`, in any unit.
+    - `times`: shape `(n,)`: numbers in any unit, or dates (datetimes, Timestamps, text), which get a `calendar`.
     - `values`: shape `(n, channels)`, `(n,)` for one channel, or `(n, height, width[, colours])` for frames.
       NaN means missing.
     - `mask`: true where a value was observed (default: wherever it is not NaN).
     - `channels`, `units`: a name and a unit for every channel. `time_unit`: the unit of time.
     - `inputs`, `input_names`: known inputs u(t) at the same times, shape `(n, inputs)`.
     - `name`: tells series apart in messages and in results.
-    - `calendar`: what the times mean as dates; every output then has dates again.
+    - `calendar`: what the times mean as dates; every output then has dates again. Found by itself where times are dates.
 
     !!! example
 
         >>> import arcta
         >>> arcta.Series([0.0, 0.5, 2.0], [[1.0, 2.0], [float("nan"), 2.5], [3.0, 1.0]], channels=["prey", "predator"])
         Series('series': 3 times from 0 to 2, 2 channels (prey, predator), 5 of 6 entries observed)
+        >>> arcta.Series(["2024-01-01", "2024-02-01", "2024-03-01"], [1.0, 2.0, 4.0], name="sales").calendar
+        Calendar(origin='2024-01-01T00:00:00', unit='month', zone='')
     """
 
     times: Float[np.ndarray, " n"]
@@ -170,9 +175,10 @@ class Series:
         time_unit: str = "",
         calendar: Calendar | None = None,
     ):
+        times, calendar, time_unit = count_times(times, calendar, time_unit)
         times = _numbers(times, "observation times", name).reshape(-1)
         values = _numbers(values, "values", name)
-        _check_times(times, values, name)
+        _check_times(times, values, name, calendar)
         self.frame_shape = tuple(values.shape[1:]) if values.ndim > 2 else None
         values = values.reshape(len(times), -1)
         self.channels = _names(channels, values.shape[1], "x", "channels", name)
@@ -224,9 +230,21 @@ class Series:
             f"{int(self.mask.sum())} of {self.mask.size} entries observed)"
         )
 
+    def _repr_html_(self) -> str:
+        return small_table(repr(self), self.to_frame())
+
+    @property
+    def last_observed(self) -> float:
+        """The time of the last observation."""
+        return float(self.times[self.mask.any(axis=1)][-1])
+
     def when(self, time: float) -> str:
         """A time of this series in words: its date if there is a calendar."""
         return self.calendar.show(time) if self.calendar else f"{time:g}"
+
+    def time_of(self, moment: Moment, what: str = "a time") -> float:
+        """A point in time as this series counts it: a number as it is, a date by the calendar."""
+        return time_of(moment, self.calendar, what)
 
     def at_rows(self, rows: slice | np.ndarray) -> Series:
         """The series at some of its rows (a slice or a boolean array), everything else unchanged."""
@@ -335,52 +353,3 @@ def typical_step(data: Sequence[Series]) -> float:
     """The median step between observed rows."""
     steps = np.concatenate([np.diff(item.times[item.mask.any(axis=1)]) for item in data])
     return float(np.median(steps)) if len(steps) else 1.0
-
-
-@overload
-def split(data: Series, *, at: float | None = None, time: float | None = None) -> tuple[Series, Series]: ...
-
-
-@overload
-def split(
-    data: Sequence[Series], *, at: float | None = None, time: float | None = None
-) -> tuple[list[Series], list[Series]]: ...
-
-
-def split(
-    data: Series | Sequence[Series], *, at: float | None = None, time: float | None = None
-) -> tuple[Series, Series] | tuple[list[Series], list[Series]]:
-    """Cut data in two by time, never at random: everything up to the cut, and everything after it.
-
-    **Arguments:**
-
-    - `data`: a `Series`, or a list of them (each is cut).
-    - `at`: the cut as a fraction of each series' time span, between 0 and 1; or
-    - `time`: the cut as a time, which belongs to the first part.
-
-    **Returns:** `(before, after)`, each a `Series` or a list as `data` was.
-
-    !!! example
-
-        >>> import arcta
-        >>> before, after = arcta.split(arcta.Series(range(10), range(10)), at=0.8)
-        >>> len(before), len(after)
-        (8, 2)
-    """
-    if (at is None) == (time is None):
-        raise ValueError("split needs exactly one of at= (a fraction) and time= (a time); pass one of them.")
-    if at is not None and not 0 < at < 1:
-        raise ValueError(f"at must lie between 0 and 1; got {at}. Use at=0.8 to keep the first 80 % of the time span.")
-    if isinstance(data, Series):
-        first, last = data.times[0], data.times[-1]
-        cut = first + at * (last - first) if at is not None else time
-        before = data.times <= cut
-        for part, where in ((before, "before"), (~before, "after")):
-            if not data.mask[part].any():
-                raise ValueError(
-                    f"both parts of a split need an observation; nothing is observed {where} t={cut:g} in series "
-                    f"'{data.name}', which spans {first:g} to {last:g}. Move the cut."
-                )
-        return data.at_rows(before), data.at_rows(~before)
-    pairs = [split(item, at=at, time=time) for item in data]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]

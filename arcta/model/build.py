@@ -32,6 +32,7 @@ from ..parts.prior import Known, Learned, LogNormal, Parameter
 from ..parts.sde import AbstractDrift, NeuralDrift, PlainDrift
 from ..parts.smoother import margin_for
 from ..runtime.host import ArrayLike, array, generator
+from .check import check_own
 from .reading import DataLayout, Reading, encoder_kind
 from .spec import LatentSDE
 
@@ -236,6 +237,8 @@ def build(spec: LatentSDE, layout: DataLayout, reading: Reading, *, key: PRNGKey
     span = reading.span if spec.diffusion == "time-dependent" else None
     encoder = _encoder(spec, layout, reading, encoder_rng)
     drift = _drift(spec, layout, reading, drift_rng)
+    decoder = _decoder(spec, layout, reading, decoder_rng)
+    check_own(spec, layout, size, drift, decoder)
     if smoothed:
         drift = drift.joined(array(1e-3 * np.eye(len(drift.coefficients().mean))))  # nothing is known of it yet
     return Model(
@@ -244,7 +247,7 @@ def build(spec: LatentSDE, layout: DataLayout, reading: Reading, *, key: PRNGKey
         drift=drift,
         diffusion=Diffusion(level, size, span=span, rng=diffusion_rng),
         initial=_initial(spec, layout, size),
-        decoder=_decoder(spec, layout, reading, decoder_rng),
+        decoder=decoder,
         likelihood=_likelihood(spec, layout, reading),
         bridge=Bridge(size) if encoder.bridged else None,
         rotation=spec.rotation,

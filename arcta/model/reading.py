@@ -31,6 +31,11 @@ class DataLayout(NamedTuple):
     partition_size: int
     typical_step: float
 
+    @property
+    def step(self) -> float:
+        """The typical step between observations, in the data's unit of time, without the rounding of the model's units."""
+        return float(f"{self.typical_step * self.scaling.time_scale:.12g}")
+
     def window_shape(self, model: AbstractGenerative) -> WindowShape:
         """The windows that a model needs."""
         return WindowShape(self.partition_size, *model.reach)

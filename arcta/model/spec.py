@@ -114,6 +114,10 @@ class LatentSDE:
         for name, choices in (("decoder", DECODERS), ("encoder", ENCODERS), ("drift", DRIFTS)):
             if isinstance(getattr(self, name), str):
                 self._check_choice(name, choices)
+            elif getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ValueError(
+                    f"{name} must be a name or a function; got {getattr(self, name)!r}. Use {choices[0]!r}."
+                )
         if self.initial is not None and (len(self.initial) != 2 or np.any(np.asarray(self.initial[1], float) <= 0)):
             raise ValueError(
                 f"initial must be a mean and a positive standard deviation; got {self.initial}. Leave it out to learn both."
@@ -134,7 +138,19 @@ class LatentSDE:
                     f"likelihood must be one of auto, {', '.join(LIKELIHOODS)}; got '{kind}'. Choose one of them."
                 )
         if self.parameters is not None and (isinstance(self.drift, str) or not callable(self.drift)):
-            raise ValueError("parameters need a drift function that uses them; pass drift=lambda t, z, p, u: ….")
+            raise ValueError(
+                f"parameters need a drift function that uses them; got drift={self.drift!r}. Pass drift=lambda t, z, p, u: …."
+            )
+        self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        for name, item in (self.parameters or {}).items():
+            if not isinstance(item, Parameter):
+                number = item if isinstance(item, int | float) else 1.0
+                raise ValueError(
+                    f"parameters need a prior each; got {item!r} for '{name}'. Write arcta.LogNormal({number}, 1.0) to learn it, "
+                    f"arcta.Normal({number}, 1.0) if it may be negative, or arcta.Known({number}) if it is known."
+                )
 
     def _check_choice(self, name: str, choices: Sequence[str]) -> None:
         if getattr(self, name) not in choices:

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ..data.datasets import lotka_volterra, lotka_volterra_drift
-from ..data.series import Series, split
+from ..data.series import Series
+from ..data.split import split
 from ..model.spec import LatentSDE
 from ..predict.figures import loss_curves, phase_portrait
 from ..predict.metrics import Scores

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -207,6 +208,30 @@ def states_over_time(
         axis.set_ylabel(shorten(name), fontsize=9)
         short_dates(axis, times)
     axes[-1, 0].set_xlabel(xlabel, fontsize=9)
+    return figure
+
+
+def components_over_time(frame: pd.DataFrame, channel: str | None = None) -> Figure:
+    """The parts of a channel (default: the first), one below the other: of what `fit.components()` gives."""
+    channels = list(dict.fromkeys(frame.columns.get_level_values(0)))
+    chosen = channels[0] if channel is None else channel
+    if chosen not in channels:
+        raise ValueError(
+            f"there is no channel '{chosen}'; the channels are {', '.join(channels[:8])}. Use one of them."
+        )
+    parts = frame[chosen]
+    dated = hasattr(parts.index, "tz")
+    times = parts.index.tz_localize(None) if dated else parts.index  # pyright: ignore[reportAttributeAccessIssue]
+    figure, axes = new_figure(parts.shape[1], height=1.5)
+    for axis, (name, values) in zip(axes[:, 0], parts.items(), strict=True):
+        style = {"linestyle": "", "marker": ".", "markersize": 3} if name == "noise" else {"linewidth": 1.5}
+        axis.plot(times, values, color=ACCENT, **style)
+        axis.set_ylabel(shorten(str(name)), fontsize=9)
+        short_dates(axis, times)
+    scale = frame.attrs.get("scales", {}).get(chosen, "identity")
+    said = {"log": "parts multiply to it", "root": "parts add up to its square root"}.get(scale, "parts add up to it")
+    axes[0, 0].set_title(f"{shorten(str(chosen))}: {said}", fontsize=10)
+    axes[-1, 0].set_xlabel("" if dated else str(parts.index.name), fontsize=9)
     return figure
 
 

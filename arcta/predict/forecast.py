@@ -7,7 +7,8 @@ from the prior.
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -15,6 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..data.readers.columns import tidy_table
+from ..data.readers.source import Options, Table
+from ..data.readers.times import find_time
 from ..data.series import Series
 from ..data.windows import Window, last_window
 from ..model.reading import DataLayout
@@ -32,7 +36,7 @@ FEWER = "Pass quantiles=, which keeps no paths, or ask for fewer samples or time
 
 @runtime_checkable
 class InputTable(Protocol):
-    """A DataFrame of known inputs: a column for each, the time as index."""
+    """A DataFrame of known inputs: a column for each, the time as index or in a column of its own."""
 
     @property
     def columns(self) -> ArrayLike: ...
@@ -165,14 +169,27 @@ def _slack(layout: DataLayout, time: float) -> float:
     return 1e-6 * layout.typical_step * layout.scaling.time_scale + 4 * float(np.spacing(abs(time)))
 
 
+def _by_time(table: InputTable, names: Sequence[str]) -> InputTable:
+    """The table with its time as index: of one whose rows are merely numbered, the column that is the time if there is one."""
+    import pandas as pd
+
+    if not isinstance(table, pd.DataFrame) or not isinstance(table.index, pd.RangeIndex):
+        return table
+    others = tidy_table(Table(table.drop(columns=list(names)), "the table of inputs", np.arange(len(table)), []))
+    if others.frame.columns.empty:
+        return table
+    return cast(InputTable, table.set_index(find_time(others, Options(), None)))
+
+
 def inputs_at(layout: DataLayout, table: InputTable, times: ArrayLike) -> Float[np.ndarray, "n inputs"]:
-    """The model's inputs at `times` from a table with the time as index, straight lines between its rows."""
+    """The model's inputs at `times` from a table with its times, straight lines between its rows."""
     columns = [str(name) for name in np.asarray(table.columns)]
     for name in layout.input_names:
         if name not in columns:
             raise ValueError(
                 f"the model needs the future input '{name}'; the table has {', '.join(columns)}. Add that column."
             )
+    table = _by_time(table, layout.input_names)
     ahead, known = check_times(times, layout.calendar), check_times(table.index, layout.calendar)
     values = np.asarray(table[list(layout.input_names)], float)
     bad = np.argwhere(~np.isfinite(values))
@@ -196,8 +213,8 @@ def start_node(layout: DataLayout, window: Window, series: Series, origin: float
     nearest = int(np.argmin(np.abs(rows - origin)))
     if abs(rows[nearest] - origin) > _slack(layout, rows[-1]):
         raise ValueError(
-            f"origin must be the time of an observation among the last {len(rows)} of '{series.name}'; got {origin:g}, the "
-            f"nearest is {rows[nearest]:g}. Use that, or leave origin out."
+            f"origin must be the time of an observation among the last {len(rows)} of '{series.name}'; got {series.when(origin)}, "
+            f"the nearest is {series.when(rows[nearest])}. Use that, or leave origin out."
         )
     return nearest
 
@@ -210,10 +227,11 @@ def times_ahead(
     if sampling.num_samples < 1:
         raise ValueError(f"num_samples must be at least 1; got {sampling.num_samples}. 256 gives usable 90 % bands.")
     ahead = check_times(times, layout.calendar)
-    start = float(series.times[series.mask.any(axis=1)][-1]) if origin is None else origin
+    start = series.last_observed if origin is None else origin
     if ahead[0] < start or (origin is None and ahead[0] == start):
         raise ValueError(
-            f"a forecast goes forward from the last observation of '{series.name}' at t={start:g}; got t={ahead[0]:g}. "
+            f"a forecast goes forward from the last observation of '{series.name}' at t={series.when(start)}; got "
+            f"t={series.when(float(ahead[0]))}. "
             "Ask for later times, or use smooth for times inside the data."
         )
     return ahead, start

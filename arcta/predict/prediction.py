@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..data.calendar import Calendar, time_index
 from ..data.moments import average, deviation, power_of_two
 from ..data.series import Series
+from ..data.shown import small_table
+from ..data.spans import is_date
 from ..model.reading import DataLayout
 from ..parts.generative import AbstractGenerative, Draw
 from ..runtime.compile import compile_plainly
@@ -34,6 +36,12 @@ def _plain_times(times: np.ndarray, calendar: Calendar | None) -> np.ndarray | p
     return calendar.dates(times).tz_localize(None) if calendar else times
 
 
+def _about(name: str, times: np.ndarray, calendar: Calendar | None) -> str:
+    """Of what, and when, in words."""
+    first, last = (calendar.show(t) if calendar else f"{t:g}" for t in times[[0, -1]])
+    return f"'{name}': {len(times)} times from {first} to {last}"
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Bands:
     """Mean, standard deviation and some quantiles of x over time, noise included: a prediction whose paths were not kept."""
@@ -49,10 +57,13 @@ class Bands:
     calendar: Calendar | None
 
     def __repr__(self) -> str:
+        levels = ", ".join(f"{q:g}" for q in self.levels)
         return (
-            f"Bands('{self.name}': {len(self.times)} times from {self.times[0]:g} to {self.times[-1]:g}, "
-            f"{len(self.channels)} channels, quantiles {', '.join(f'{q:g}' for q in self.levels)})"
+            f"Bands({_about(self.name, self.times, self.calendar)}, {len(self.channels)} channels, quantiles {levels})"
         )
+
+    def _repr_html_(self) -> str:
+        return small_table(repr(self), self.to_frame())
 
     def quantile(self, probability: float) -> Float[np.ndarray, "n channels"]:
         """A quantile of x at each time, one of those that were kept."""
@@ -131,10 +142,13 @@ class Prediction:
     member: Int[np.ndarray, " samples"] | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"Prediction('{self.name}': {len(self.times)} times from {self.times[0]:g} to {self.times[-1]:g}, "
-            f"{len(self.channels)} channels, {len(self.signal)} samples)"
-        )
+        about = _about(self.name, self.times, self.calendar)
+        return f"Prediction({about}, {len(self.channels)} channels, {len(self.signal)} samples)"
+
+    def _repr_html_(self) -> str:
+        ends = np.unique(np.clip([0, 1, 2, -3, -2, -1], -len(self.times), len(self.times) - 1) % len(self.times))
+        arrays = {name: getattr(self, name)[:, ends] for name in ("observations", "signal", "states")}
+        return small_table(repr(self), dataclasses.replace(self, times=self.times[ends], **arrays).to_frame())
 
     @property
     def mean(self) -> Float[np.ndarray, "n channels"]:
@@ -308,6 +322,7 @@ def mix(parts: Sequence[Prediction]) -> Prediction:
 
 def check_times(times: ArrayLike, calendar: Calendar | None = None) -> Float[np.ndarray, " n"]:
     """Times to predict at: finite numbers that increase; dates too, where the data has dates."""
+    times = [times] if is_date(times) else times
     try:
         kind = np.asarray(times).dtype.kind if not hasattr(times, "tz") else "M"
         if calendar is not None and kind in "MOUS":
@@ -321,7 +336,8 @@ def check_times(times: ArrayLike, calendar: Calendar | None = None) -> Float[np.
         ) from None
     if array.size == 0 or not np.isfinite(array).all() or (np.diff(array) <= 0).any():
         raise ValueError(
-            "prediction times must be finite and increase; sort them, drop repeats, and pass at least one."
+            f"prediction times must be finite and increase; got {str(np.asarray(times))[:60]}. Sort them, drop repeats, and pass "
+            "at least one."
         )
     return array
 

@@ -29,8 +29,8 @@ def smoothing_times(
     first, last = series.times[[0, -1]] if empty_rows else observed[[0, -1]]
     if asked[0] < first or asked[-1] > last:
         raise ValueError(
-            f"smoothing works inside the data, from t={first:g} to t={last:g} of '{series.name}'; got times "
-            f"from {asked[0]:g} to {asked[-1]:g}. Use forecast for times after the last observation."
+            f"smoothing works inside the data, from t={series.when(first)} to t={series.when(last)} of '{series.name}'; got times "
+            f"from {series.when(asked[0])} to {series.when(asked[-1])}. Use forecast for times after the last observation."
         )
     return asked
 

@@ -14,8 +14,11 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from ..data.read import Data
 from ..data.seasons import find_seasons
-from ..data.series import Series, as_list, typical_step
+from ..data.series import Series, typical_step
+from ..data.shown import small_table
+from ..data.spans import Moment, Span, span_of
 from ..model.reading import DataLayout
 from ..predict.classical import BASELINES, SEASONAL
 from ..predict.metrics import entry_scores
@@ -45,7 +48,7 @@ def gaussian_scores(
     return {"error": mean - values, "crps": crps, "coverage_90": (np.abs(z) < ndtri(0.95)) * 1.0}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Backtest:
     """Scores of the model and of the baselines over all origins.
 
@@ -62,6 +65,17 @@ class Backtest:
     entries: dict[str, Entries]
     units: tuple[str, ...] = ()
     time_unit: str = ""
+
+    def __repr__(self) -> str:
+        rivals = ", ".join(f"'{name}'" for name in self.table.index.drop(MODEL)[:4])
+        time = f" {self.time_unit}".rstrip()
+        return (
+            f"Backtest({len(self.origins)} origins, {self.horizon:.4g}{time} ahead, {self.by_channel.shape[1]} channels, against "
+            f"{rivals or 'nothing'}{', …' * (len(self.table) > 5)})"
+        )
+
+    def _repr_html_(self) -> str:
+        return small_table(repr(self), self.table)
 
     @property
     def best_naive(self) -> str:
@@ -133,8 +147,10 @@ class Backtest:
         return f"{'; '.join(parts)}. Over all, its error is {ours / theirs:.0%} of the best naive forecast's ({self.best_naive})."
 
 
-def _first_origin(series: Series, start: float | None) -> float:
-    return series.times[0] + 0.8 * (series.times[-1] - series.times[0]) if start is None else start
+def _first_origin(series: Series, start: Moment | None) -> float:
+    if start is None:
+        return series.times[0] + 0.8 * (series.times[-1] - series.times[0])
+    return series.time_of(start, "start")
 
 
 def choose_origins(series: Series, first: float, horizon: float, count: int) -> np.ndarray:
@@ -143,8 +159,8 @@ def choose_origins(series: Series, first: float, horizon: float, count: int) -> 
     last = seen[-1] - horizon
     if last < first:
         raise ValueError(
-            f"a backtest needs a whole horizon after its first origin; series '{series.name}' ends {seen[-1] - first:g} after it, "
-            f"the horizon is {horizon:g}. Use a shorter horizon or an earlier origin."
+            f"a backtest needs a whole horizon after its first origin; series '{series.name}' ends {seen[-1] - first:.4g} after "
+            f"it, the horizon is {horizon:g}. Use a shorter horizon or an earlier origin."
         )
     origins = np.unique(np.linspace(first, last, count))
     return np.array([o for o in origins if ((seen > o) & (seen <= o + horizon)).any()])
@@ -152,10 +168,10 @@ def choose_origins(series: Series, first: float, horizon: float, count: int) -> 
 
 def backtest(
     fit: Fit,
-    data: Series | Sequence[Series],
+    data: Data,
     *,
-    horizon: float,
-    start: float | None = None,
+    horizon: Span,
+    start: Moment | None = None,
     num_origins: int = 8,
     refit: Callable[[list[Series]], Fit] | None = None,
     baselines: Sequence[str] | None = None,
@@ -166,9 +182,10 @@ def backtest(
 
     **Arguments:**
 
-    - `data`: whole series, the training part included; `start`: the end of the training part, where the first origin lies
-      (default: 80 % of each series' span). The baselines are fitted on what lies before it.
-    - `horizon`: how far each forecast goes, in the data's unit of time. Of more than 400 rows in it, 400 spread over it are scored.
+    - `data`: whole series, the training part included; `start`: the end of the training part, where the first origin lies, a
+      number or a date (default: 80 % of each series' span). The baselines are fitted on what lies before it.
+    - `horizon`: how far each forecast goes: a float in the data's unit of time, a whole number of its steps, or a span such as
+      `"14d"`. Of more than 400 rows in it, 400 spread over it are scored.
     - `refit`: a function from the series up to an origin to a new `Fit`, if the model should be trained anew at each.
 
         >>> import arcta
@@ -179,9 +196,8 @@ def backtest(
         >>> list(result.table.index)
         ['latent SDE', 'last value']
     """
-    if horizon <= 0:
-        raise ValueError(f"horizon must be positive; got {horizon}. Give it in the data's unit of time.")
-    series = [item.on(fit.layout.calendar, fit.layout.time_unit) for item in as_list(data)]
+    horizon = span_of(horizon, fit.layout.time_unit, fit.layout.step)
+    series = fit._given(data)
     pairs = [(item, _first_origin(item, start)) for item in series]
     usable = [(item, first) for item, first in pairs if _long_enough(item, first, horizon)]
     if not usable:
@@ -302,7 +318,7 @@ def _tables(pooled: dict[str, Entries]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame.from_dict(rows, orient="index"), pd.DataFrame.from_dict(leads, orient="index")
 
 
-def default_horizon(data: Sequence[Series], start: float | None = None) -> float:
+def default_horizon(data: Sequence[Series], start: Moment | None = None) -> float:
     """Half of the held-out span of the longest series, and at least three typical steps."""
     longest = max(data, key=lambda item: item.times[-1] - item.times[0])
     span = longest.times[-1] - _first_origin(longest, start)

@@ -8,14 +8,15 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, TypedDict, TypeGuard, overload, runtime_checkable
 
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
-from ..data.series import Series, as_list
+from ..data.read import Data, gather
+from ..data.series import Series
 from ..data.store import Store
 from ..model.build import build
 from ..model.reading import DataLayout, Reading, has_whole_rows, read_data
@@ -51,18 +52,6 @@ class Fits(Protocol[F]):
         training: Training,
         progress: bool,
     ) -> F: ...
-
-
-def _check_rival(
-    name: str, data: Series | Sequence[Series] | Store, unknown: Mapping[str, object]
-) -> Series | Sequence[Series]:
-    """The data, if a rival can be trained on it and none of the options that it does not know were given."""
-    for option, value in unknown.items():
-        if value:
-            raise ValueError(f"{name} does not know {option}=; leave it out.")
-    if isinstance(data, Store):
-        raise ValueError(f"{name} needs its data in memory; an arcta.store is for LatentSDE.")
-    return data
 
 
 def _check(training: Training, store: Store | None, holdout: float, ensemble: int, devices: Devices | None) -> None:
@@ -140,12 +129,75 @@ def _read(
     return layout, reading if known else reading._replace(whole_rows=False)
 
 
+class FitOptions(TypedDict, total=False):
+    """What `fit` takes besides a model and data."""
+
+    key: int | PRNGKeyArray
+    validation: Data | None
+    holdout: float
+    training: Training
+    out: str | Path | None
+    resume: bool
+    overwrite: bool
+    devices: str | int | None
+    ensemble: int
+    progress: bool
+    about: Mapping[str, object] | None
+
+
+def _is_model(thing: object) -> TypeGuard[LatentSDE | Fits[Forecaster]]:
+    if isinstance(thing, type) and (thing is LatentSDE or isinstance(thing, Fits)):
+        raise ValueError(
+            f"a model is needed; got the class {thing.__name__}. Make one of it: {thing.__name__}(), with brackets."
+        )
+    return isinstance(thing, LatentSDE | Fits)
+
+
+def _model_and_data(first: object, second: object, model: object) -> tuple[LatentSDE | Fits[Forecaster], object]:
+    """Which argument is the model, by default `LatentSDE()`, and which the data."""
+    if _is_model(first):
+        if second is None or model is not None or _is_model(second):
+            got = "a model alone" if second is None else "two models"
+            raise ValueError(f"fit needs a model and data; got {got}. Write arcta.fit(model, data) or arcta.fit(data).")
+        return first, second
+    if second is not None:
+        order = "the data before the model" if _is_model(second) else f"{type(first).__name__} in place of a model"
+        raise ValueError(
+            f"fit needs a model and then data; got {order}. Write arcta.fit(model, data) or arcta.fit(data, model=model); several "
+            "series go into one list."
+        )
+    chosen = LatentSDE() if model is None else model
+    if not _is_model(chosen):
+        raise ValueError(
+            f"model= needs a LatentSDE or a rival; got {type(chosen).__name__}. Write arcta.fit(data, model=arcta.LatentSDE(…))."
+        )
+    return chosen, first
+
+
+@overload
+def fit(model: LatentSDE, data: Data | Store, /, **options: Unpack[FitOptions]) -> Fit: ...
+
+
+@overload
+def fit(model: Fits[F], data: Data, /, **options: Unpack[FitOptions]) -> F: ...
+
+
+@overload
+def fit(data: Data | Store, /, *, model: LatentSDE | None = None, **options: Unpack[FitOptions]) -> Fit: ...
+
+
+@overload
+def fit(data: Data, /, *, model: Fits[F], **options: Unpack[FitOptions]) -> F: ...
+
+
 def fit(
-    model: LatentSDE | Fits[F],
-    data: Series | Sequence[Series] | Store,
+    first: object,
+    second: object = None,
+    /,
     *,
+    model: object = None,
     key: int | PRNGKeyArray = 0,
-    validation: Series | Sequence[Series] | None = None,
+    validation: Data | None = None,
     holdout: float = 0.0,
     training: Training = Training(),
     out: str | Path | None = None,
@@ -155,11 +207,12 @@ def fit(
     ensemble: int = 1,
     progress: bool = True,
     about: Mapping[str, object] | None = None,
-) -> F:
-    """Learn a latent SDE from one series or several: a `Fit`.
+) -> Forecaster:
+    """Learn a latent SDE from one series or several: `fit(data)`, `fit(data, model=…)` or `fit(model, data)` give a `Fit`.
 
+    - `data`: training series in your own units, or what `arcta.read` makes series of: a DataFrame (wide, long, or with a
+      MultiIndex), a pandas Series, an array, a path, a list of them; or an `arcta.store`, which stays on disk.
     - `model`: `LatentSDE()` derives everything from the data; a rival from `arcta.baselines` takes fewer of these options.
-    - `data`: training series, in your own units; or an `arcta.store`, which stays on disk.
     - `key`: a seed; the same seed on the same machine gives the same model.
     - `validation`: later parts of training series (same name), or new series; their forecast error is logged, decides
       which model is best, and stops training early if `training.patience` is set.
@@ -176,20 +229,43 @@ def fit(
         >>> import arcta
         >>> train, test = arcta.split(arcta.datasets.lotka_volterra(), at=0.8)
         >>> model = arcta.LatentSDE(decoder="identity", partition_size=32)
-        >>> fit = arcta.fit(model, train, training=arcta.Training(steps=10), progress=False)
-        >>> fit.forecast(test.times, num_samples=8)
-        Prediction('lotka-volterra': 130 times from 52.1 to 65, 2 channels, 8 samples)
+        >>> fit = arcta.fit(train, model=model, training=arcta.Training(steps=10), progress=False)
+        >>> fit.forecast(24, num_samples=8)
+        Prediction('lotka-volterra': 24 times from 52.1 to 54.4, 2 channels, 8 samples)
     """
-    if not isinstance(model, LatentSDE):
-        unknown = {"holdout": holdout, "out": out, "resume": resume, "overwrite": overwrite, "devices": devices}
-        data = _check_rival(type(model).__name__, data, {**unknown, "ensemble": ensemble > 1})
-        return model.fit(data, key=key, validation=validation, training=training, progress=progress)
-    _check_folder(out, resume, overwrite, about)
-    store, found = data if isinstance(data, Store) else None, None if devices is None else devices_of(devices)
+    chosen, data = _model_and_data(first, second, model)
+    options = FitOptions(
+        key=key, validation=validation, holdout=holdout, training=training, out=out, resume=resume, overwrite=overwrite,
+        devices=devices, ensemble=ensemble, progress=progress, about=about,
+    )  # fmt: skip
+    return _fit(chosen, data, options) if isinstance(chosen, LatentSDE) else _fit_rival(chosen, data, options)
+
+
+def _fit_rival(model: Fits[Forecaster], data: object, options: FitOptions) -> Forecaster:
+    """Refused if an option is given that the rival does not know."""
+    name, many = type(model).__name__, options.get("ensemble", 1) > 1
+    known = ("holdout", "out", "resume", "overwrite", "devices")
+    for option in [*(o for o in known if options.get(o)), *(["ensemble"] if many else [])]:
+        raise ValueError(f"{name} does not know {option}=; leave it out.")
+    if isinstance(data, Store):
+        raise ValueError(f"{name} needs its data in memory; an arcta.store is for LatentSDE.")
+    held, key, training = options.get("validation"), options.get("key", 0), options.get("training", Training())
+    validation = None if held is None else gather(held)
+    return model.fit(
+        gather(data), key=key, validation=validation, training=training, progress=options.get("progress", True)
+    )
+
+
+def _fit(model: LatentSDE, data: object, options: FitOptions) -> Fit:
+    key, training, out = options.get("key", 0), options.get("training", Training()), options.get("out")
+    resume, anew, ensemble = options.get("resume", False), options.get("overwrite", False), options.get("ensemble", 1)
+    holdout, asked, about = options.get("holdout", 0.0), options.get("devices"), options.get("about")
+    _check_folder(out, resume, anew, about)
+    store, found = data if isinstance(data, Store) else None, None if asked is None else devices_of(asked)
     _check(training, store, holdout, ensemble, found)
-    whole = data.sample() if isinstance(data, Store) else as_list(data)
+    whole = store.sample() if store is not None else gather(data)
     series, cuts = hold_out(whole, holdout)
-    held = [] if validation is None else as_list(validation)
+    held = [] if options.get("validation") is None else gather(options.get("validation"))
     task = Task(
         models=[_with_posterior(model, training)] * ensemble, trainings=[training] * ensemble, cuts=cuts, whole=whole,
         series=series, keys=[as_key(key)] if ensemble == 1 else list(jax.random.split(as_key(key), ensemble)),
@@ -197,7 +273,7 @@ def fit(
         about={"seed": key if isinstance(key, int) else None, **({"rows": len(store)} if store else {}), **(about or {})},
     )  # fmt: skip
     with lock(Path(out)) if out is not None and task.lead else contextlib.nullcontext():
-        return cast(F, _run(task, model, out=out, resume=resume, progress=progress, anew=overwrite))
+        return _run(task, model, out=out, resume=resume, progress=options.get("progress", True), anew=anew)
 
 
 def _check_folder(out: str | Path | None, resume: bool, overwrite: bool, about: Mapping[str, object] | None) -> None:
@@ -256,7 +332,7 @@ def _programs(
 
 def sweep(
     variants: Mapping[str, tuple[LatentSDE, Training]],
-    data: Series | Sequence[Series],
+    data: Data,
     *,
     key: int | PRNGKeyArray = 0,
     holdout: float = 0.0,
@@ -279,7 +355,7 @@ def sweep(
     if not variants:
         raise ValueError("a sweep needs at least one variant: {'name': (LatentSDE(…), Training(…))}.")
     variants = {name: (_with_posterior(spec, training), training) for name, (spec, training) in variants.items()}
-    whole = as_list(data)
+    whole = gather(data)
     series, cuts = hold_out(whole, holdout)
     read = {name: read_data(spec, series) for name, (spec, _) in variants.items()}
     found: dict[str, Fit] = {}

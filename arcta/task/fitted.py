@@ -13,7 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..data.read import Data
+from ..data.readers.source import list_names
 from ..data.series import Series
+from ..data.shown import small_table
+from ..data.spans import Moment, Span, is_span, time_of, times_after
+from ..data.windows import Window
 from ..linear.structure import Structure, to_json
 from ..model.build import build
 from ..model.reading import DataLayout, Reading
@@ -23,6 +28,7 @@ from ..parts.model import Model
 from ..parts.physics import DriftLike
 from ..parts.prior import Parameter
 from ..parts.sde import DriftFunction
+from ..predict.components import parts_of_state, parts_of_structure
 from ..predict.forecast import Sampling, sample
 from ..predict.prediction import Bands, Prediction
 from ..predict.smooth import smooth
@@ -38,7 +44,8 @@ from ..training.settings import Training
 from .header import Header
 from .run import identity, read_run, remove_pages, restore_spec, series_to_arrays
 from .summary import Summary, summarise
-from .use import Forecaster, Known, Times, as_key, as_seed
+from .use import Forecaster, Known, as_key, as_seed
+from .window import window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +64,7 @@ class Fit(Forecaster):
     notes). `structure` is what trends, seasons and cycles make of each channel, and what the channels share; where its evidence is
     better, forecasts are its (`by_structure`), and so is smoothing (`smooth_by_structure`). `ended_by` is the signal that ended
     training, if one did. Verbs: `summary`, `trust`,
-    `forecast`, `smooth`, `sample`, `score`, `parameters`, `drift`, `save`.
+    `forecast`, `smooth`, `sample`, `score`, `parameters`, `components`, `drift`, `save`.
     """
 
     spec: LatentSDE
@@ -90,6 +97,24 @@ class Fit(Forecaster):
             f"{int(last.get('step', 0))} steps, {int(last.get('drift_evaluations', 0))} drift values, {self.stopped})"
         )
 
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        layout, first = self.layout, self.context[0]
+        several = f" and {len(self.context) - 1} more" if len(self.context) > 1 else ""
+        rows = {
+            "trained on": f"'{first.name}'{several}",
+            "channels": list_names(layout.channels),
+            "known inputs": list_names(layout.input_names) or "none",
+            "step of the data": f"{layout.step:.4g} {layout.time_unit}".rstrip(),
+            "forecasts by": "structure" if self.by_structure else "latent SDE",
+            "smooths by": self.smooths_by,
+            "held out": ", ".join(f"'{name}' from {first.when(cut)}" for name, cut in list(self.cuts.items())[:3])
+            or "nothing",
+            "training": f"{self.seconds:.3g} s and {self.compile_seconds:.3g} s of compilation",
+        }
+        return small_table(repr(self), pd.DataFrame({"": rows}), rows=len(rows))
+
     @property
     def smooths_by(self) -> str:
         """What fills gaps and removes noise: `latent SDE`, `channels together` or `structure`."""
@@ -105,7 +130,7 @@ class Fit(Forecaster):
         ]
 
     def _forecast_one(
-        self, item: Series, times: Times, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
+        self, item: Series, times: ArrayLike, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
     ) -> Prediction | Bands:
         # Who asks for the recognition step asks for the latent SDE.
         if self.structure is None or not self.by_structure or sampling.refine is not None:
@@ -115,20 +140,27 @@ class Fit(Forecaster):
             self.structure, self.layout, item, ahead, known, origin=origin, sampling=sampling, seed=as_seed(key)
         )
 
+    def _one(self, data: Data | None, verb: str) -> Series:
+        """The one series that a verb is for."""
+        if data is None and len(self.context) > 1:
+            raise ValueError(f"the model knows {len(self.context)} series; say which to {verb}: fit.{verb}(series).")
+        found = self._given(data)
+        if len(found) > 1:
+            raise ValueError(f"{verb} takes one series; got {len(found)}. Call it for each: fit.{verb}(series).")
+        return found[0]
+
     def smooth(
         self,
-        data: Series | None = None,
+        data: Data | None = None,
         times: ArrayLike | None = None,
         *,
         num_samples: int = 256,
         refine: bool | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction:
-        """The posterior of state and signal at any times inside `data` (default: the training series); with `refine` as the learned
-        dynamics smooth it, in one chain over the whole series, instead of the encoder's alone."""
-        if data is None and len(self.context) > 1:
-            raise ValueError(f"the model knows {len(self.context)} series; say which to smooth: fit.smooth(series).")
-        series, key = self._given(data)[0], as_key(key)
+        """The posterior of state and signal at any times (numbers or dates) inside `data` (default: the training series); with
+        `refine` as the learned dynamics smooth it, in one chain over the whole series, instead of the encoder's alone."""
+        series, key = self._one(data, "smooth"), as_key(key)
         if self.structure is not None and self.smooth_by_structure and refine is None:
             return inside(self.structure, self.layout, series, times, num_samples=num_samples, seed=as_seed(key))
         sampling = Sampling(num_samples, refine=refine)
@@ -136,7 +168,7 @@ class Fit(Forecaster):
 
     def refine(
         self,
-        data: Series | None = None,
+        data: Data | None = None,
         times: ArrayLike | None = None,
         *,
         num_samples: int = 256,
@@ -144,25 +176,28 @@ class Fit(Forecaster):
     ) -> Prediction:
         """`smooth` for those who ask for more: by the model's own flow whatever it was trained with, on nodes four times as close,
         until no state moves. Takes seconds where `smooth` takes a fraction of one."""
-        series, sampling = self._given(data)[0], Sampling(num_samples, refine=True, thorough=True)
+        series, sampling = self._one(data, "refine"), Sampling(num_samples, refine=True, thorough=True)
         return cast(Prediction, self._mixed(smooth, series, times, sampling=sampling, key=as_key(key)))
 
     def sample(
         self,
-        times: ArrayLike,
+        times: ArrayLike | Span,
         *,
         inputs: ArrayLike | None = None,
         num_samples: int = 10,
         max_step: float | None = None,
         key: int | PRNGKeyArray = 0,
     ) -> Prediction:
-        """New trajectories from the learned prior, starting at `times[0]`."""
-        sampling = Sampling(num_samples, max_step)
+        """New trajectories from the learned prior, starting at `times[0]`; a whole number of steps, or a span such as `"14d"`, is
+        counted from where the training data starts."""
+        sampling, layout = Sampling(num_samples, max_step), self.layout
+        if is_span(times):
+            start = layout.scaling.origin
+            ahead = times_after(start, cast(Span, times), layout.time_unit, layout.step)
+            times = np.concatenate([[start], ahead])
         return cast(Prediction, self._mixed(sample, times, inputs=inputs, sampling=sampling, key=as_key(key)))
 
-    def trust(
-        self, series: Series | Sequence[Series] | None = None, *, num_paths: int = 1000, key: int | PRNGKeyArray = 0
-    ) -> Trust:
+    def trust(self, series: Data | None = None, *, num_paths: int = 1000, key: int | PRNGKeyArray = 0) -> Trust:
         """Whether the posterior of each series (default: the training series) is good enough to believe: a light and a sentence,
         from the importance weights of `num_paths` paths over stretches of it (docs/trust.md). Of an ensemble, that of the first
         member; the parameters are at their medians."""
@@ -207,8 +242,29 @@ class Fit(Forecaster):
             rows += _rows(labels, [s.parameter for s in shown], lambda v, s=shown[0], scale=scale: s.in_units(v, scale))
         return pd.DataFrame(rows).set_index("parameter")
 
+    def components(self, data: Data | None = None, times: ArrayLike | None = None) -> pd.DataFrame:
+        """What each smoothed channel is made of: a table with times as index and columns (channel, part), parts being `trend`,
+        `season P`, `dynamics`, `inputs`, `noise`. `arcta.predict.figures.components_over_time` draws it.
+
+        Parts add up to the channel, without `noise` to its smoothed mean; where the structure is one of logarithms, they multiply
+        (`trend` in the data's unit, the others factors), of roots, they add up to its root: `.attrs["scales"]` says which. Where
+        the latent SDE forecasts, `dynamics z0`, … are what its axes contribute through the linear read-out.
+        """
+        series = self._one(data, "components")
+        if self.structure is not None and self.by_structure:
+            return parts_of_structure(self.structure, self.layout, series, times)
+        if self.others:
+            raise ValueError(
+                "components of an ensemble differ, as its members' axes do. Train one model, or use smooth."
+            )
+        return parts_of_state(self.model, self.layout, self.reading.kinds, series, times)
+
+    def window(self, data: Data | None = None, number: int | None = 0) -> Window:
+        """A window of the training series, or of `data`, as the model sees it: see `arcta.window`."""
+        return window(self, data, number)
+
     def drift(
-        self, states: ArrayLike, *, time: float | None = None, inputs: ArrayLike | None = None
+        self, states: ArrayLike, *, time: Moment | None = None, inputs: ArrayLike | None = None
     ) -> Float[np.ndarray, "n latent"]:
         """The learned drift at some states `(n, latent)`, per unit of the data's time (median parameters).
 
@@ -220,7 +276,7 @@ class Fit(Forecaster):
         z = scaling.values(z) if own else z
         known = None if inputs is None else np.asarray(inputs, float).reshape(1, -1)
         u = 0 * scaling.input_shift if known is None else scaling.known_inputs(known)[0]
-        t = 0.0 if time is None else scaling.times(time)
+        t = 0.0 if time is None else scaling.times(time_of(time, self.layout.calendar, "time"))
         real = jnp.asarray(0.0).dtype
 
         def field(model: Model) -> np.ndarray:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast, overload
 
 import jax
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from ..data.series import Series, as_list
+from ..data.read import Data, gather
+from ..data.readers.source import Options
+from ..data.series import Series
+from ..data.spans import Moment, Span, is_date, is_span, times_after
 from ..model.reading import DataLayout, has_whole_rows
 from ..parts.generative import AbstractGenerative
 from ..predict.forecast import InputTable, Sampling, forecast, inputs_at
@@ -24,12 +29,17 @@ Times = ArrayLike | Mapping[str, ArrayLike]
 Known = ArrayLike | InputTable | Mapping[str, ArrayLike | InputTable] | None
 
 
+def key_of(seed: int | PRNGKeyArray) -> PRNGKeyArray:
+    """A seed or a key, as a key."""
+    return jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
+
+
 def as_key(key: int | PRNGKeyArray) -> PRNGKeyArray:
     """A seed or a key, as a key; all that computes begins with one."""
     check_not_forked()
     keep_by_default()
     bound_programs()
-    return jax.random.key(key) if isinstance(key, int) else key
+    return key_of(key)
 
 
 def as_seed(key: PRNGKeyArray) -> int:
@@ -73,10 +83,12 @@ class Forecaster:
         together = mix(said)
         return together if sampling.quantiles is None else together.bands(sampling.quantiles)
 
-    def _given(self, given: Series | Sequence[Series] | None) -> list[Series]:
+    def _given(self, given: Data | None) -> list[Series]:
         if given is None:
             return self.context
-        series = [item.on(self.layout.calendar, self.layout.time_unit) for item in as_list(given)]
+        layout = self.layout
+        options = Options(inputs=layout.input_names, channels=None if layout.frame_shape else layout.channels)
+        series = [item.on(layout.calendar, layout.time_unit) for item in gather(given, options)]
         if self.members[0].whole_rows and not has_whole_rows(series):
             warnings.warn(
                 "some rows lack single channels, which no row of the training data did: they count as the channel's mean. "
@@ -85,14 +97,31 @@ class Forecaster:
             )
         return series
 
-    def _asked(self, item: Series, times: Times, inputs: Known) -> tuple[ArrayLike, ArrayLike | None]:
+    def _ahead(self, item: Series, times: object, horizon: Span | None, origin: float | None) -> ArrayLike:
+        """The times to forecast a series at: those given, or regular ones as far as a horizon goes."""
+        if (times is None) == (horizon is None):
+            got = "neither" if times is None else "both"
+            raise ValueError(
+                f"forecast needs times or a horizon; got {got}. Pass e.g. fit.forecast('14d') or forecast(24)."
+            )
+        asked = times[item.name] if isinstance(times, Mapping) else times
+        if horizon is None and not is_span(asked):
+            return [asked] if is_date(asked) else cast(ArrayLike, asked)
+        span = cast(Span, asked if horizon is None else horizon)
+        if isinstance(span, str) and re.match(r"\s*\d{4}-\d", span):
+            raise ValueError(
+                f"text alone is a horizon such as '14d'; got the date '{span}'. Pass a list of dates: forecast(['{span}'])."
+            )
+        start = item.last_observed if origin is None else origin
+        return times_after(start, span, self.layout.time_unit, self.layout.step)
+
+    def _asked(self, item: Series, times: ArrayLike, inputs: Known) -> tuple[ArrayLike, ArrayLike | None]:
         """The times to forecast a series at, and the inputs there."""
-        ahead = times[item.name] if isinstance(times, Mapping) else times
         known = inputs[item.name] if isinstance(inputs, Mapping) else inputs
-        return ahead, inputs_at(self.layout, known, ahead) if isinstance(known, InputTable) else known
+        return times, inputs_at(self.layout, known, times) if isinstance(known, InputTable) else known
 
     def _forecast_one(
-        self, item: Series, times: Times, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
+        self, item: Series, times: ArrayLike, inputs: Known, origin: float | None, sampling: Sampling, key: PRNGKeyArray
     ) -> Prediction | Bands:
         ahead, known = self._asked(item, times, inputs)
         return self._mixed(forecast, item, ahead, origin=origin, inputs=known, sampling=sampling, key=key)
@@ -100,10 +129,11 @@ class Forecaster:
     @overload
     def forecast(
         self,
-        times: ArrayLike,
+        times: ArrayLike | Span | None = None,
         *,
+        horizon: Span | None = None,
         given: Series | None = None,
-        origin: float | None = None,
+        origin: Moment | None = None,
         inputs: Known = None,
         num_samples: int = 256,
         max_step: float | None = None,
@@ -115,10 +145,27 @@ class Forecaster:
     @overload
     def forecast(
         self,
-        times: Times,
+        times: ArrayLike | Span | None = None,
         *,
-        given: Series | Sequence[Series] | None = None,
-        origin: float | None = None,
+        horizon: Span | None = None,
+        given: Series | None = None,
+        origin: Moment | None = None,
+        inputs: Known = None,
+        num_samples: int = 256,
+        max_step: float | None = None,
+        quantiles: Sequence[float],
+        refine: bool | None = None,
+        key: int | PRNGKeyArray = 0,
+    ) -> Bands: ...
+
+    @overload
+    def forecast(
+        self,
+        times: Times | Span | None = None,
+        *,
+        horizon: Span | None = None,
+        given: Data | None = None,
+        origin: Moment | None = None,
         inputs: Known = None,
         num_samples: int = 256,
         max_step: float | None = None,
@@ -129,10 +176,11 @@ class Forecaster:
 
     def forecast(
         self,
-        times: Times,
+        times: object = None,
         *,
-        given: Series | Sequence[Series] | None = None,
-        origin: float | None = None,
+        horizon: Span | None = None,
+        given: Data | None = None,
+        origin: Moment | None = None,
         inputs: Known = None,
         num_samples: int = 256,
         max_step: float | None = None,
@@ -144,13 +192,15 @@ class Forecaster:
 
         **Arguments:**
 
-        - `times`: after the last observation of the context; with several series, a mapping from name to times is
-          allowed.
-        - `given`: other series to start from, also ones never seen in training: nothing is retrained.
+        - `times`: after the last observation of the context: an array or a list of numbers or dates, or a float; with several
+          series a mapping from name to times is allowed. A whole number, text or a Timedelta is no time but a horizon:
+          `forecast(24)` is 24 steps of the data (months, if it counts in months), `forecast("14d")` its steps for 14 days.
+        - `horizon`: the same by name; a float is a span in the data's unit of time.
+        - `given`: other series to start from, also ones never seen in training: nothing is retrained. A DataFrame will do.
         - `origin`: the time of an earlier observation of the context to start from instead of the last one; an encoder that
           looks ahead knows that state better, and how well the paths meet the rest of the context can be seen.
         - `inputs`: known inputs, if the model has any: at `times`, shape `(n, inputs)`; or a DataFrame with the inputs'
-          columns and the time as index, interpolated to `times`.
+          columns and the time as index or in a column, interpolated to `times`.
         - `max_step`: the solver's longest step, in the data's unit of time.
         - `quantiles`: keep only these, the mean and the standard deviation, and no paths: memory then does not grow with
           the number of paths times the horizon.
@@ -162,12 +212,15 @@ class Forecaster:
         series, key = self._given(given), as_key(key)
         sampling = Sampling(num_samples, max_step, None if quantiles is None else tuple(quantiles), refine)
         sampling = sampling._replace(copies=len(series))
-        if len(series) == 1:
-            return self._forecast_one(series[0], times, inputs, origin, sampling, key)
-        return {
-            item.name: self._forecast_one(item, times, inputs, origin, sampling, jax.random.fold_in(key, i))
-            for i, item in enumerate(series)
-        }
+        said: dict[str, Prediction | Bands] = {}
+        for i, item in enumerate(series):
+            start = None if origin is None else item.time_of(origin, "origin")
+            ahead, own = (
+                self._ahead(item, times, horizon, start),
+                key if len(series) == 1 else jax.random.fold_in(key, i),
+            )
+            said[item.name] = self._forecast_one(item, ahead, inputs, start, sampling, own)
+        return said if len(said) > 1 else said[series[0].name]
 
     def held_out(self) -> list[tuple[Series, Series]]:
         """For each series with a held-out part: what the model was trained on, and what came after."""
@@ -175,9 +228,9 @@ class Forecaster:
 
     def score(
         self,
-        test: Series | Sequence[Series] | None = None,
+        test: Data | None = None,
         *,
-        given: Series | Sequence[Series] | None = None,
+        given: Data | None = None,
         num_samples: int = 256,
         refine: bool | None = None,
         key: int | PRNGKeyArray = 0,
@@ -191,9 +244,9 @@ class Forecaster:
                 raise ValueError("nothing was held out in training; pass the series to score: fit.score(test).")
             given, test = [before for before, _ in pairs], [after for _, after in pairs]
         context = {item.name: item for item in self._given(given)}
-        told = []
-        for i, item in enumerate(self._given(test)):
-            if given is not None and item.name not in context and len(context) == 1 == len(as_list(test)):
+        told, tested = [], self._given(test)
+        for i, item in enumerate(tested):
+            if given is not None and item.name not in context and len(context) == 1 == len(tested):
                 context = {item.name: next(iter(context.values()))}
             if item.name not in context:
                 raise ValueError(

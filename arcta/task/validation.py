@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..data.moments import root_mean_square
-from ..data.series import Series, split
+from ..data.series import Series
+from ..data.split import split
 from ..model.reading import DataLayout
 from ..predict.prediction import Prediction
 from ..training.progress import Row

@@ -257,6 +257,20 @@ def from_dataset(dataset: Any, where: str, options: Options) -> Loaded:
     return Loaded(series, notes)
 
 
+def from_data_array(array: Any, where: str, options: Options) -> Loaded:
+    """An xarray DataArray: one channel, or one for each label along its other dimension; without a time, rows are numbered."""
+    name = str(array.name or "x0")
+    array = array.rename(None)
+    times = [
+        d for d in array.dims if str(d).lower() in TIME_NAMES or (d in array.coords and array[d].dtype.kind == "M")
+    ]
+    time = options.time or str(next(iter(times), array.dims[0] if array.dims else ""))
+    others = [d for d in array.dims if d not in (time, options.series)]
+    labelled = len(others) == 1 and others[0] in array.coords
+    dataset = array.to_dataset(dim=others[0]) if labelled else array.to_dataset(name=name)
+    return from_dataset(dataset.rename({n: str(n) for n in dataset.data_vars}), where, options._replace(time=time))
+
+
 def _dataset_table(dataset: Any, variables: Sequence[str], time: str) -> pd.DataFrame:
     import pandas as pd
 

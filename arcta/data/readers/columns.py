@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .numbers import MARKS, Number, almost_number, find_evidence, parse_number, plain_numbers
-from .source import EMPTY, Options, Table, list_names
+from .source import EMPTY, TIME_NAMES, Options, Table, list_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,21 +122,49 @@ def find_column(table: Table, name: str, what: str) -> str:
     )
 
 
-def bring_index(table: Table) -> tuple[Table, str | None]:
-    """A DataFrame's own index as a column, if it means something; its name if that is the time."""
+def bring_index(table: Table, options: Options) -> tuple[Table, str | None, Options]:
+    """A DataFrame's own index as a column, if it means something; its name if that is the time. Of several levels one is the time;
+    the others tell series apart, unless a column is to do so."""
     import pandas as pd
 
     frame, index = table.frame, table.frame.index
     if isinstance(index, pd.RangeIndex):
-        return table, None
+        return table, None, options
     if isinstance(index, pd.MultiIndex):
-        return table._replace(frame=frame.reset_index()), None
+        return _bring_levels(table, index, options)
+    if index.name is None and index.dtype.kind in "iu" and _names_time(frame):  # the rows that a filter has left
+        return table._replace(frame=frame.reset_index(drop=True)), None, options
     name = str(index.name) if index.name is not None else "time"
     if name in frame.columns:
-        return table._replace(frame=frame.reset_index(drop=True)), None
-    dates = isinstance(index, pd.DatetimeIndex)
+        return table._replace(frame=frame.reset_index(drop=True)), None, options
+    dates = isinstance(index, pd.DatetimeIndex | pd.PeriodIndex)
     numbers = index.dtype.kind in "iuf" and (index.name is not None or index.is_monotonic_increasing)
-    return table._replace(frame=frame.reset_index(names=name)), split_unit(name)[0] if dates or numbers else None
+    time = split_unit(name)[0] if dates or numbers else None
+    return table._replace(frame=frame.reset_index(names=name)), time, options
+
+
+def _names_time(frame: pd.DataFrame) -> bool:
+    """Whether a column is called what times are called, or holds dates."""
+    return any(split_unit(str(n))[0].lower() in TIME_NAMES or x.dtype.kind == "M" for n, x in frame.items())
+
+
+def _bring_levels(table: Table, index: pd.MultiIndex, options: Options) -> tuple[Table, str | None, Options]:
+    names = [f"level {i}" if name is None else str(name) for i, name in enumerate(index.names)]
+    frame = table.frame.reset_index(names=names)
+    asked = {options.time, options.series, options.variable}
+    if asked & set(names):
+        return table._replace(frame=frame), None, options
+    dated = [name for name, level in zip(names, index.levels, strict=True) if level.dtype.kind == "M"]
+    called = [name for name in names if split_unit(name)[0].lower() in TIME_NAMES]
+    time = next(iter([*dated, *called, names[-1]])) if options.time is None else None
+    others = [name for name in names if name != time]
+    if options.series is None and others:
+        label = others[0] if len(others) == 1 else " / ".join(others)
+        if len(others) > 1:
+            joined = frame[others].astype(str).agg(" / ".join, axis=1)
+            frame = frame.drop(columns=others).assign(**{label: joined})
+        options = options._replace(series=label)
+    return table._replace(frame=frame), None if time is None else split_unit(time)[0], options
 
 
 def numeric(table: Table, name: str, options: Options) -> np.ndarray | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ROW = "row"  # time="row" numbers the rows
 TIME_NAMES = ("time", "times", "t", "date", "datetime", "timestamp", "year", "day", "hour", "seconds", "ds")
+VARIABLE_NAMES, VALUE_NAMES = ("variable", "metric", "channel"), ("value", "values")  # of long tables
 EMPTY = ("", "na", "n/a", "nan", "null", "none", "-", "?", "#n/a")
 
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,8 +26,11 @@ from .columns import (
     numeric,
     tidy_table,
 )
-from .source import Loaded, Options, Table, list_names
+from .source import ROW, VALUE_NAMES, VARIABLE_NAMES, Loaded, Options, Table, list_names
 from .times import find_time, join_clock, looks_like_clocks, looks_like_dates, read_times
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SENTINELS = (-999.0, -9999.0, -99999.0, -99.0, 9999.0, 99999.0, 1e20, -1e20)
 
@@ -64,10 +68,42 @@ def _to_wide(
     return table._replace(frame=wide, rows=first.to_numpy()), keys["time"].to_numpy(float), keys["group"].to_numpy()
 
 
+def from_column(column: pd.Series, where: str, options: Options) -> Loaded:
+    """A pandas Series: one channel, its index the times."""
+    import pandas as pd
+
+    numbered = isinstance(column.index, pd.RangeIndex) and options.time is None
+    frame = column.to_frame("x0" if column.name is None else str(column.name))
+    where = str(column.name) if column.name is not None and where == "table" else where
+    return from_table(
+        Table(frame, where, np.arange(len(frame)), []), options._replace(time=ROW) if numbered else options
+    )
+
+
+def _find_long(table: Table, options: Options) -> Options:
+    """The columns of a long table, if they are called what such columns are called."""
+    if options.variable is not None or options.value is not None:
+        return options
+    taken = (options.time, options.series, *options.inputs, *(options.channels or ()))
+    named = [
+        [name for name in table.frame if name.lower() in names and name not in taken]
+        for names in (VARIABLE_NAMES, VALUE_NAMES)
+    ]
+    if not all(named) or not holds_text(table.frame[named[0][0]]) or numeric(table, named[0][0], options) is not None:
+        return options
+    variable, value = named[0][0], named[1][0]
+    table.notes.append(
+        f"{table.where} is read as a long table: '{variable}' names the channels, '{value}' holds their values "
+        "(variable=, value=)."
+    )
+    return options._replace(variable=variable, value=value)
+
+
 def from_table(table: Table, options: Options) -> Loaded:
-    table, index = bring_index(table)
+    table, index, options = bring_index(table, options)
     table, units = name_columns(table)
     table = drop_empty_rows(tidy_table(table))
+    options = _find_long(table, options)
     table, time_name = join_clock(table, find_time(table, options, index), options)
     options = decide_decimal(table, _number_columns(table, time_name, options), options)
     times, calendar, time_unit = read_times(table, time_name, units, options)

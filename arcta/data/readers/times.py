@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..calendar import SECONDS, Calendar, calendar_of, in_zone
+from ..calendar import SECONDS, Calendar, calendar_of, in_zone, zone_of
 from ..dates import (
     FIRST_YEAR,
     LAST_YEAR,
@@ -225,12 +225,7 @@ def count_dates(dates: pd.DatetimeIndex, table: Table, name: str, options: Optio
             f"years must lie from {FIRST_YEAR} to {LAST_YEAR}; {table.cell(int(np.argmax(far)), name)} is "
             f"{dates[int(np.argmax(far))]}. Leave that row out if it means none."
         )
-    zone = options.time_zone or ("" if dates.tz is None else str(dates.tz))
-    if zone and dates.tz is not None and not options.time_zone:
-        try:
-            in_zone(dates[:1], zone)
-        except ValueError:
-            zone = "UTC"
+    zone = options.time_zone or zone_of(dates)
     try:
         dates = in_zone(dates, zone) if zone else dates
     except ValueError as error:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from ...data.calendar import MONTHS, SECONDS, YEAR
 from ...data.read import describe, reading
 from ...data.readers.files import read_bytes
 from ...data.readers.source import Loaded
+from ...data.spans import parse_span
 from ...predict.prediction import Bands, Prediction
 from ...task.fitted import Fit, load
 from ...training.files import write_atomically
@@ -25,11 +25,6 @@ from ..page import drawn
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-# In seconds; a month is a twelfth of a year, unless the data itself counts in months.
-SPANS = SECONDS | {"w": 604800.0} | {unit: months * YEAR * SECONDS["d"] / 12 for unit, months in MONTHS.items()}
-WORDS = {"m": "min", "hr": "h", "hour": "h", "day": "d", "week": "w", "sec": "s", "second": "s", "minute": "min", "mo": "month",
-         "q": "quarter", "y": "year", "yr": "year"}  # fmt: skip
 
 
 def say(text: str, quiet: bool = False) -> None:
@@ -49,33 +44,12 @@ def load_run(run: Path) -> Fit:
 
 def duration(text: str, fit: Fit) -> float:
     """`12` in the data's own unit, or `48h`, `10d`, `30min`, `12months` where the data has dates."""
-    match = re.fullmatch(r"\s*([0-9.eE+-]+?)\s*([a-zA-Z]*)\s*", text)
-    digits, unit = match.groups() if match else ("nan", "")
-    try:
-        number = float(digits)
-    except ValueError:
-        number = float("nan")
-    if not number > 0:
-        raise ValueError(f"a span of time must be a positive number, with or without a unit (48h, 10d); got '{text}'.")
-    own, plain = fit.layout.time_unit, unit.lower().removesuffix("s") if len(unit) > 2 else unit
-    unit = WORDS.get(plain, plain)
-    if unit in ("", own):
-        return number
-    if unit not in SPANS or own not in SPANS:
-        raise ValueError(
-            f"'{text}': the data counts time in {own or 'numbers without a unit'}; give the span in that unit."
-        )
-    return number * SPANS[unit] / SPANS[own]
+    return parse_span(text, fit.layout.time_unit)
 
 
 def grid_step(every: str | None, fit: Fit) -> float:
     """The step asked for, or the data's own."""
     return duration(every, fit) if every else fit.layout.typical_step * fit.layout.scaling.time_scale
-
-
-def grid(start: float, span: float, step: float) -> Float[np.ndarray, " n"]:
-    """Times from `start` on, a step apart, as far as the span goes."""
-    return start + step * np.arange(int(np.floor(span / step + 1e-9)) + 1)
 
 
 def times_of(at: str, fit: Fit) -> list[float] | Float[np.ndarray, " n"]:

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from ...data.calendar import time_index
 from ...data.read import reading as read_data
 from ...data.series import Series
+from ...data.spans import grid, times_after
 from ...predict.forecast import InputTable, inputs_at
 from ...predict.prediction import QUANTILES
 from ...task.fitted import Fit
@@ -18,7 +19,6 @@ from ..config import Configuration
 from .options import At, File, Key, Only, Output, Reading, Run, Samples, Table, Text, app, stored_options
 from .terminal import (
     duration,
-    grid,
     grid_step,
     load_run,
     read_file,
@@ -87,8 +87,8 @@ def forecast(
         times = {item.name: times_of(at, fitted) for item in context}
     else:
         reach, step = duration(str(horizon), fitted), grid_step(every, fitted)
-        ends = {item.name: float(item.times[item.mask.any(axis=1)][-1]) for item in context}
-        times = {name: grid(end, reach, step)[1:] if reach >= step else [end + reach] for name, end in ends.items()}
+        unit = fitted.layout.time_unit
+        times = {item.name: times_after(item.last_observed, reach, unit, step) for item in context}
     known = _future_inputs(fitted, future_inputs, options, context)
     levels = QUANTILES if drawing.plot is None else None  # paths are kept to be drawn, not for the table
     result = fitted.forecast(
