@@ -1,0 +1,129 @@
+"""The documentation: every block of code in it runs, every command is one, and what is generated is not stale.
+
+Needs no mkdocs. Training is cut short here (`STEPS`): what the pages print comes from `python docs/pages.py`, which runs them in
+full.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+import arcta
+from arcta.outside import reference
+from arcta.outside.cli.commands import app
+
+ROOT = Path(__file__).parents[1]
+STEPS = 15
+# Blocks that cannot run here, by page: each says why in a comment above it.
+NOT_RUN: dict[str, int] = {}
+SLOW: set[str] = set()  # pages that take more than ten seconds even with few steps
+
+
+def _load():
+    place = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module
+
+
+pages = _load()
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in pages.pages()}
+RUNNING = [name for name, text in TEXTS.items() if any(b.kind in pages.RUN for b in pages.blocks(text))]
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """Few steps, whatever a page says, in a folder of its own with a cache of its own."""
+    check = arcta.Training.__post_init__
+
+    def cut(self):
+        object.__setattr__(self, "steps", min(self.steps, STEPS))
+        check(self)
+
+    monkeypatch.setattr(arcta.Training, "__post_init__", cut)
+    monkeypatch.setattr("arcta.outside.cli.options.keep_programs", lambda folder: None)
+    for verb in (arcta.fit, arcta.baselines.NeuralODE.fit):
+        defaults = getattr(verb, "__kwdefaults__", None) or {}
+        if "training" in defaults:
+            monkeypatch.setitem(defaults, "training", arcta.Training())
+    with warnings.catch_warnings(), pages.workplace(tmp_path):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in RUNNING]
+)
+def test_every_block_of_a_page_runs(name, quick):
+    pages.run(ROOT / name)
+
+
+def test_blocks_that_do_not_run_are_few_and_say_why():
+    counts = {name: sum(b.reason is not None for b in pages.blocks(text)) for name, text in TEXTS.items()}
+    assert {name: count for name, count in counts.items() if count} == NOT_RUN
+    for name, text in TEXTS.items():
+        assert text.count("```python") == sum(b.kind == "python" for b in pages.blocks(text)), name
+
+
+COMMANDS = sorted({command for text in TEXTS.values() for command in pages.commands(text)})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_one(command):
+    app.parse_args(pages.words(command), exit_on_error=False, print_error=False)
+
+
+def test_the_commands_of_the_readme_run_as_printed(quick):
+    names = {"fit", "forecast", "smooth", "backtest"}
+    given = [pages.words(command) for command in pages.commands(TEXTS["README.md"])]
+    ran = [words[0] for words in given if words[0] in names]
+    assert set(ran) == names
+    for words in given:
+        if words[0] in names:
+            app(words, exit_on_error=False, result_action="return_value")
+    assert Path("run/report.html").is_file()
+    assert Path("forecast.csv").read_text().count("\n") == 11
+
+
+def test_the_settings_page_is_not_stale_and_every_setting_is_described():
+    assert TEXTS["docs/settings.md"] == reference.to_markdown(), "python -m arcta.outside.reference docs/settings.md"
+    for row in reference.settings():
+        assert len(row.effect) > 10, row
+        assert row.section != "training" or row.allowed, row
+        for choice in re.findall(r'"([\w-]+)"', row.allowed if row.name != "activation" else ""):
+            assert f'"{choice}"' in row.effect or choice == "auto", row
+
+
+OUTSIDE = {"1 or more": 0, "positive": 0, "0 or more": -1, "0 or more, below 1": 1, "from 0 to 1": 2, "2 or more": 1}
+
+
+def test_what_the_docs_forbid_is_refused():
+    refused = {"model": arcta.LatentSDE, "training": arcta.Training}
+    known = [row for row in reference.settings() if row.section in refused and row.allowed in OUTSIDE]
+    assert len(known) > 15
+    for row in known:
+        value = float(OUTSIDE[row.allowed]) if "float" in row.type else OUTSIDE[row.allowed]
+        with pytest.raises(ValueError, match=row.name):
+            refused[row.section](**{row.name: value})
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_and_pictures_are_there(name):
+    page = ROOT / name
+    plain = pages.FENCE.sub("", TEXTS[name])
+    for target in re.findall(r"\]\(([^)\s]+)\)", plain):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{name}: {target}"
+        if anchor and found.suffix == ".md" and found.name not in ("api.md",):
+            headings = re.findall(r"^#+ (.+)$", found.read_text(), re.M)
+            slugs = re.findall(r"\{: #([\w-]+) \}", found.read_text())
+            slugs += [re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings]
+            assert anchor in slugs, f"{name}: {target}"
