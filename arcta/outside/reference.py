@@ -85,7 +85,7 @@ def _allowed(section: str, name: str, told: str) -> str:
     names = CHOICES.get(name, ()) if section == "model" else ()
     if typing.get_origin(hint) is typing.Literal:
         names = typing.get_args(hint)
-    if hint is bool:
+    if hint in (bool, bool | None):
         return "`True`, `False`"
     choices = ", ".join(f'`"{choice}"`' for choice in names)
     return ", ".join(part for part in (choices, told.removeprefix("a name, ")) if part)
