@@ -7,7 +7,9 @@ full.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 import warnings
 from pathlib import Path
 
@@ -21,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 STEPS = 15
 # Blocks that cannot run here, by page: each says why in a comment above it.
 NOT_RUN = {f"docs/coming-from/{name}.md": 1 for name in ("darts", "diffrax", "statsmodels", "torchsde")}
-SLOW: set[str] = set()  # pages that take more than ten seconds even with few steps
+# Pages that take seconds with so few steps; the others are marked slow, and run in CI after the rest (`.ci/run`).
+QUICK = {"README.md", "docs/install.md", "docs/how-to/files.md", "docs/how-to/runs.md", "docs/tutorials/seasons.md"}
 
 
 def _load():
@@ -47,7 +50,9 @@ def quick(monkeypatch, tmp_path):
 
     monkeypatch.setattr(arcta.Training, "__post_init__", cut)
     monkeypatch.setattr("arcta.outside.cli.options.keep_programs", lambda folder: None)
-    monkeypatch.setattr("arcta.task.fit.SURE", 0.0)  # so few steps settle nothing, and a second training would not either
+    monkeypatch.setattr(
+        "arcta.task.fit.SURE", 0.0
+    )  # so few steps settle nothing, and a second training would not either
     for verb in (arcta.fit, arcta.baselines.NeuralODE.fit):
         defaults = getattr(verb, "__kwdefaults__", None) or {}
         if "training" in defaults:
@@ -58,10 +63,14 @@ def quick(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in RUNNING]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in RUNNING]
 )
 def test_every_block_of_a_page_runs(name, quick):
     pages.run(ROOT / name)
+
+
+def test_pages_that_are_quick_are_there():
+    assert set(RUNNING) >= QUICK
 
 
 def test_blocks_that_do_not_run_are_few_and_say_why():
@@ -140,3 +149,31 @@ def test_every_picture_is_used_and_all_are_small():
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     assert not [page for page in TEXTS if page.startswith("docs/") and page.removeprefix("docs/") not in navigation]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_built_site_in_a_browser(width, scheme):
+    """From disk: no error, no request that leaves, nothing wider than the screen, every picture there, a search that finds."""
+    if not (ROOT / "site" / "index.html").is_file():
+        pytest.skip("the site is not built; `make docs` builds it")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = os.environ.get("ARCTA_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium here")
+    with playwright.sync_playwright() as driver:
+        window = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = window.new_page(viewport={"width": width, "height": 1200}, color_scheme=scheme)
+        problems: list[str] = []
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda it: problems.append(it.url) if not it.url.startswith(("file:", "data:")) else None)
+        for name in ("index", "start", "settings", "api", "tutorials/physics", "coming-from/darts", "gallery"):
+            page.goto((ROOT / "site" / f"{name}.html").as_uri())
+            page.wait_for_load_state("networkidle")
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+            assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)"), name
+        page.goto((ROOT / "site" / "index.html").as_uri() + "?q=forecast")
+        page.wait_for_selector(".md-search-result__item", state="attached", timeout=20_000)
+        assert problems == []
+        window.close()
