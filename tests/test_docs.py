@@ -7,6 +7,7 @@ full.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import shutil
@@ -53,13 +54,13 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "arcta.task.fit.SURE", 0.0
     )  # so few steps settle nothing, and a second training would not either
-    for verb in (arcta.fit, arcta.baselines.NeuralODE.fit):
-        defaults = getattr(verb, "__kwdefaults__", None) or {}
-        if "training" in defaults:
-            monkeypatch.setitem(defaults, "training", arcta.Training())
+    usual = inspect.signature(arcta.fit).parameters["training"].default
+    before = usual.steps
+    object.__setattr__(usual, "steps", STEPS)
     with warnings.catch_warnings(), pages.workplace(tmp_path):
         warnings.simplefilter("ignore")
         yield
+    object.__setattr__(usual, "steps", before)
 
 
 @pytest.mark.parametrize(
