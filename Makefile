@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint slow bench clean
+.PHONY: setup demo test lint slow bench docs clean
 
 setup: .venv/.ready
 
@@ -40,5 +40,16 @@ bench: setup
 	$(BIN)/python benchmarks/seasons.py --out benchmarks/results/seasons.json
 	$(BIN)/python benchmarks/page.py
 
+# The site, into site/, in a virtual environment of its own; DOCS_BIN names one that has mkdocs already.
+DOCS_BIN ?= .venv-docs/bin
+
+docs: $(if $(filter .venv-docs/bin,$(DOCS_BIN)),.venv-docs/.ready)
+	$(DOCS_BIN)/mkdocs build --strict
+
+.venv-docs/.ready: requirements-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
+
 clean:
-	rm -rf .venv demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs site demo .pytest_cache .ruff_cache .hypothesis

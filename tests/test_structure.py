@@ -30,7 +30,7 @@ predict.solve predict.figures predict.prediction predict.recognise predict.trust
 predict.components predict.metrics predict.naive predict.classical
 task.use task.window task.validation task.header task.run task.summary task.fitted task.compete task.train task.fit task.backtest
 rivals.solved rivals.baselines
-outside.page outside.report outside.config outside.demo outside.study
+outside.page outside.report outside.config outside.reference outside.demo outside.study
 outside.cli.signals outside.cli.options outside.cli.terminal outside.cli.train outside.cli.use outside.cli.runs outside.cli.commands
 """.split()  # noqa: SIM905
 VERBS = {"fit", "forecast", "read", "backtest", "elbo", "store", "__init__"}  # the public ones, and Series(…)

@@ -62,17 +62,19 @@ def read(
 
     - `source`: a path (`.csv`, `.tsv`, `.txt`, `.parquet`, `.npz`, `.zarr`, or a folder of `.png`), a table (in a MultiIndex the
       levels beside the time tell series apart), or an array, whose times are the numbers of its rows.
-    - `time`: the column of times; found by itself if it has dates or an obvious name. `"row"` numbers the rows.
-    - `series`: the column that tells several series apart.
-    - `inputs`: columns that are known inputs u(t), in the future too.
-    - `channels`: the columns to model (default: every other column of numbers).
-    - `variable`, `value`: for long tables, the columns with the variable's name and its value; found by themselves if that is
-      what they are called.
-    - `missing`: further values that mean "missing", such as `-999` or `"off"`. Empty cells, NaN and NA always do.
-    - `delimiter`, `decimal`: of text files, found by themselves; `decimal` is asked for where "1,234" may be a thousand.
-    - `time_unit`: the unit that dates are counted in (default: month, quarter or year where dates are steps of the calendar, else
-      the largest of d, h, min, s, ms, us not above the typical step), or the name of the unit that numbers are in.
-    - `time_zone`: the zone of dates that do not say theirs.
+    - `time` (a column, or `"row"`): the column of times; found by itself if it has dates or an obvious name. `"row"` numbers the
+      rows.
+    - `series` (a column): the column that tells several series apart; by default there is one series.
+    - `inputs` (columns): columns that are known inputs u(t), in the future too.
+    - `channels` (columns): the columns to model; by default every other column of numbers.
+    - `variable` (a column): of a long table, the column with the variable's name; found by itself if that is what it is called.
+    - `value` (a column): of a long table, the column with the value; found by itself likewise.
+    - `missing` (numbers, words): further values that mean "missing", such as `-999` or `"off"`. Empty cells, NaN and NA always do.
+    - `delimiter` (a character): what stands between the columns of a text file; found by itself.
+    - `decimal` (`"."`, `","`): the decimal mark of a text file; found by itself, and asked for where "1,234" may be a thousand.
+    - `time_unit` (a unit's name): the unit that dates are counted in (default: month, quarter or year where dates are steps of the
+      calendar, else the largest of d, h, min, s, ms, us not above the typical step), or the name of the unit that numbers are in.
+    - `time_zone` (a name such as `"Europe/Berlin"`): the zone of dates that do not say theirs.
     - `day_first`: whether 01/02/2024 is the first of February; asked for where the column does not tell.
 
     **Returns:** a `Series`, or a list of them if there are several. Warns of everything that was left out.

@@ -17,8 +17,25 @@ from ..parts.physics import DriftLike
 from ..parts.prior import LogNormal, Parameter
 from ..parts.sde import DRIFTS, DriftFunction
 
+NOISES = ("posterior", "learned")
 POSTERIORS = ("auto", "smoother", "amortised", "full")
 STRUCTURES = ("auto", "linear", "none")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "decoder": tuple(DECODERS), "likelihood": ("auto", *LIKELIHOODS), "noise": NOISES, "encoder": tuple(ENCODERS),
+    "drift": tuple(DRIFTS), "diffusion": tuple(DIFFUSIONS), "posterior": POSTERIORS, "activation": tuple(ACTIVATIONS),
+    "structure": STRUCTURES,
+}  # fmt: skip
+
+
+STARTS = ("diffusion_start", "lengthscale", "interpolation_noise")
+
+
+def _unset_or(value: int | None, least: int) -> bool:
+    return value is None or value >= least
+
+
+def _positive(value: float | None) -> bool:
+    return value is None or value > 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,38 +44,48 @@ class LatentSDE:
 
     **Arguments:**
 
-    - `latent_size`: d; by default as many axes as rise above the noise, twice as many where the data is smooth and its
-      levels do not say where it moves, at most 8 (docs/defaults.md).
-    - `decoder`: `"linear"`, `"mlp"`, `"conv"` (frames), `"identity"` (dynamics in the data's own coordinates) or a module of
-      yours, which sees one state.
-    - `likelihood`: `"auto"` (counts are Poisson, zeros and ones Bernoulli, all else Gaussian), `"gaussian"`, `"student-t"`,
-      `"log-normal"` (positive data), `"bernoulli"`, `"poisson"`, `"negative-binomial"` (counts that scatter more), or a mapping
-      from channel names to these (channels left out are Gaussian).
-    - `noise`: `"posterior"` (log-normal, the default), `"learned"` (a point estimate), or the known standard deviation
-      in the data's units (of log-normal channels: that of the logarithm), or a `LogNormal` as its prior.
-    - `initial`: the mean and the standard deviation of the state where a series starts, in the data's units with
-      `decoder="identity"`; by default it is learned.
-    - `encoder`: `"local"` (lines through the observations around, from both sides; the default), `"window"` (an observation
-      and the `lookahead` ones after it, as in the paper; the default for frames), `"gru"` or `"transformer"` (networks over
-      the whole window), or a module of yours, which sees one node (values and mask of it and the ones after it, the steps
-      between them) and has an attribute `lookahead`; an `AbstractEncoder` of yours sees the window.
-    - `drift`: `"neural"` (a linear part and a network, uncertain weights), `"plain"` (a network, as in the paper), a function
-      `f(t, z, p, u)` in your own units with the `parameters` it names, or a module of yours. `time_dependent`: whether a
-      network sees the time.
-    - `diffusion`: `"constant"` or `"time-dependent"`; `diffusion_start`: its first value in the model's units (default: read
-      off the data); `diffusion_prior`: the median and the log-spread of its log-normal prior there (default: 0.1 and 10,
-      with an encoder's posterior 3), or a `LogNormal` as the prior in the data's units: variance of the state per unit of time.
-    - `partition_size`: M, observations per window; a series shorter than that is one window.
-    - `posterior`: `"smoother"` (the state follows the model's own flow, and what enters the bound as in a linear model is learned
-      by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), `"full"` (the same
-      with a full covariance), or `"auto"`.
-    - `structure`: whether trends, seasons and cycles of single channels, a linear SDE each, may do the forecasting: `"auto"` (where
-      their evidence is better and nothing above says what to learn), `"linear"` (they do), `"none"`. `season`: the periods to
-      look for, in the data's unit of time; `"auto"` finds them, `None` is no season.
+    - `latent_size` (1 or more; axes): d; by default as many axes as rise above the noise, twice as many where the data is
+      smooth and its levels do not say where it moves, at most 8 (docs/defaults.md).
+    - `decoder` (a name, or a module of yours): `"linear"`, `"mlp"`, `"conv"` (frames), `"identity"` (dynamics in the data's own
+      coordinates) or a module of yours, which sees one state. By default `"linear"`, for frames `"conv"`.
+    - `likelihood` (a name, or names by channel): `"auto"` (counts are Poisson, zeros and ones Bernoulli, all else Gaussian),
+      `"gaussian"`, `"student-t"`, `"log-normal"` (positive data), `"bernoulli"`, `"poisson"`, `"negative-binomial"` (counts
+      that scatter more), or a mapping from channel names to these (channels left out are Gaussian).
+    - `noise` (a name, positive, or a `LogNormal`; the data's): `"posterior"` (log-normal), `"learned"` (a point estimate), or
+      the known standard deviation (of log-normal channels: that of the logarithm), or a `LogNormal` as its prior.
+    - `initial` (a mean and a positive deviation; the data's with `decoder="identity"`): the state where a series starts; by
+      default it is learned.
+    - `encoder` (a name, or a module of yours): `"local"` (lines through the observations around, from both sides; the default),
+      `"window"` (an observation and the `lookahead` ones after it, as in the paper; the default for frames), `"gru"` or
+      `"transformer"` (networks over the whole window), or a module of yours, which sees one node (values and mask of it and the
+      ones after it, the steps between them) and has an attribute `lookahead`; an `AbstractEncoder` of yours sees the window.
+    - `lookahead` (0 or more; observations): how many after its own a node of `encoder="window"` sees.
+    - `drift` (a name, a function or module of yours): `"neural"` (a linear part and a network, uncertain weights), `"plain"` (a
+      network, as in the paper), a function `f(t, z, p, u)` in your own units, or a module of yours.
+    - `parameters` (names and priors; yours): those that a drift of yours reads from `p`, e.g. `{"k": LogNormal(1.0, 1.0)}`.
+    - `time_dependent`: whether a network as drift sees the time.
+    - `diffusion`: `"constant"` or `"time-dependent"`.
+    - `diffusion_start` (positive; the model's): q's first value; by default read off the data.
+    - `diffusion_prior` (a median and a log-spread, or a `LogNormal`; the model's, the data's): q's log-normal prior; by default 0.1
+      and 10, with an encoder's posterior 3. A `LogNormal` is in the data's units: variance of the state per unit of time.
+    - `partition_size` (2 or more; observations): M, the length of a window; a series shorter than that is one window. By
+      default 128.
+    - `posterior`: `"smoother"` (the state follows the model's own flow, and what enters the bound as in a linear model is
+      learned by closed forms), `"amortised"` (the encoder's, interpolated, and Adam for everything, as in the paper), `"full"`
+      (the same with a full covariance), or `"auto"` (the first where it can be had).
     - `rotation`: the rotation term of the posterior drift (a tighter bound for anything that turns).
-    - `lookahead_dropout`: the fraction of nodes whose look-ahead is cut short in training.
-    - `*_sizes`, `activation`: hidden layers; `lengthscale`: of the kernel at the start, in observations;
-      `interpolation_noise`: σ_n² at the start (both by default from the data).
+    - `lookahead_dropout` (0 or more, below 1; a fraction): of the nodes, whose look-ahead is cut short in training.
+    - `encoder_sizes` (1 or more each; units): hidden layers of the encoder.
+    - `decoder_sizes` (1 or more each; units): hidden layers of `decoder="mlp"`, channels of `"conv"`.
+    - `drift_sizes` (1 or more each; units): hidden layers of the drift's network.
+    - `kernel_sizes` (1 or more each; units): hidden layers of the kernel's network; by default it has none.
+    - `activation`: of all networks.
+    - `lengthscale` (positive; observations): of the interpolating kernel at the start; by default from the data.
+    - `interpolation_noise` (positive; the model's): σ_n² of the kernel at the start; by default from the data.
+    - `structure`: whether trends, seasons and cycles of single channels, a linear SDE each, may do the forecasting: `"auto"`
+      (where their evidence is better and nothing above says what to learn), `"linear"` (they do), `"none"`.
+    - `season` (`"auto"`, or positive; the data's unit of time): the periods to look for; `"auto"` finds them, `None` is no
+      season.
 
     !!! example
 
@@ -95,12 +122,14 @@ class LatentSDE:
     season: str | float | Sequence[float] | None = "auto"
 
     def __post_init__(self) -> None:
-        if self.latent_size is not None and self.latent_size < 1:
-            raise ValueError(f"latent_size must be at least 1; got {self.latent_size}. Leave it out for a default.")
-        if self.partition_size is not None and self.partition_size < 2:
-            raise ValueError(f"partition_size must be at least 2; got {self.partition_size}. 128 suits most data.")
-        if self.lookahead < 0:
-            raise ValueError(f"lookahead must be 0 or more; got {self.lookahead}. Use 0 to see one observation alone.")
+        for name, ok, wanted, instead in (
+            ("latent_size", _unset_or(self.latent_size, 1), "at least 1", "Leave it out for a default"),
+            ("partition_size", _unset_or(self.partition_size, 2), "at least 2", "128 suits most data"),
+            ("lookahead", self.lookahead >= 0, "0 or more", "Use 0 to see one observation alone"),
+            *((name, _positive(getattr(self, name)), "positive", "Leave it out for a default") for name in STARTS),
+        ):
+            if not ok:
+                raise ValueError(f"{name} must be {wanted}; got {getattr(self, name)}. {instead}.")
         if not 0 <= self.lookahead_dropout < 1:
             raise ValueError(f"lookahead_dropout must lie in [0, 1); got {self.lookahead_dropout}. Use 0.1.")
         self._check_choice("activation", tuple(ACTIVATIONS))
@@ -123,7 +152,7 @@ class LatentSDE:
                 f"initial must be a mean and a positive standard deviation; got {self.initial}. Leave it out to learn both."
             )
         if isinstance(self.noise, str):
-            self._check_choice("noise", ("posterior", "learned"))
+            self._check_choice("noise", NOISES)
         elif not isinstance(self.noise, Parameter) and self.noise <= 0:
             raise ValueError(f"a known noise must be positive; got {self.noise}. Use noise='learned' to learn it.")
         for name, prior in (("noise", self.noise), ("diffusion", self.diffusion_prior)):

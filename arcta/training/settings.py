@@ -17,14 +17,25 @@ class Training:
 
     **Arguments:**
 
-    - `steps`; `learning_rate`: of Adam, which trains what has no closed form (with `posterior="amortised"` everything, which takes
-      about twice as many steps); `schedule`: `"cosine"` (to zero at the last step) or `"exponential"`
-      (× 0.9 every 1000 steps, as the paper has it); `warmup`: the fraction of steps over which the rate first rises from 0.
-    - `clip`: the largest gradient norm (of the loss per observed entry).
-    - `kl_weight`: 1 is the true bound; `kl_ramp`: the fraction of steps over which it rises from 0.
-    - `join_penalty`: weight of the posterior's jump between windows.
-    - `log_every`, `validate_every`, `checkpoint_every`: in steps.
-    - `patience`: stop after so many validations without a new best; `select`: keep the `"last"` or the `"best"` model.
+    - `steps` (1 or more; steps): how many are taken.
+    - `batch_size` (1 or more; windows): in each step.
+    - `num_draws` (1 or more; draws): R, of the parameters and the path in each window.
+    - `num_times` (1 or more; times): S, at which the drift is taken in each window.
+    - `learning_rate` (positive; per step): of Adam, which trains what has no closed form (with `posterior="amortised"`
+      everything, which takes about twice as many steps).
+    - `schedule`: of the learning rate: `"cosine"` (to zero at the last step) or `"exponential"` (× 0.9 every 1000 steps, as the
+      paper has it).
+    - `warmup` (0 or more, below 1; a fraction of the steps): over which the rate first rises from 0.
+    - `clip` (positive; the loss's per observed entry): the largest norm of a gradient.
+    - `kl_weight` (0 or more; –): of the bound's KL terms; 1 is the true bound.
+    - `kl_ramp` (from 0 to 1; a fraction of the steps): over which that weight rises from 0.
+    - `join_penalty` (0 or more; –): weight of the posterior's jump between windows.
+    - `log_every` (1 or more; steps): how often the loss is logged.
+    - `validate_every` (1 or more; steps): how often what is held out is forecast.
+    - `checkpoint_every` (1 or more; steps): how often a run that has a folder can be resumed from.
+    - `patience` (1 or more; validations): stop after so many without a new best; by default never.
+    - `select`: the model that is kept: the `"last"`, or the `"best"` in validation.
+    - `num_decoded` (from 1 to `num_draws`; draws): that are decoded at every observation; by default all.
     """
 
     steps: int = 1000

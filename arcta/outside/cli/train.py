@@ -176,7 +176,7 @@ def backtest(
 ) -> None:
     """Forecasts from several origins in the past against last value, last season, VAR and a linear state-space model.
 
-    Example: arcta backtest lynx.csv --time year --horizon 10
+    Example: arcta backtest lynx.csv --time year --horizon 3
     """
     if run is not None:
         fitted = load_run(run)
