@@ -255,12 +255,9 @@ def start_child(began: str, cache: str) -> None:
 
     import arcta
     from arcta.outside import demo
-    from arcta.outside.cli.options import compilation_cache
     from arcta.training import loop
 
-    if cache:
-        os.environ["ARCTA_CACHE"] = cache
-        compilation_cache()
+    os.environ["ARCTA_CACHE"] = cache or "off"
     ends: list[float] = []
     advance = loop.advance
 

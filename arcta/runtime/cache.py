@@ -104,6 +104,6 @@ def default_folder() -> Path | None:
 def keep_by_default() -> None:
     """Keep programs from now on, unless the user has said where JAX is to keep them, or that nothing is to be kept. Once in a
     process: who switches it off later is not overruled."""
-    folder = default_folder()
-    if folder is not None and jax.config.jax_compilation_cache_dir is None and jax.config.jax_enable_compilation_cache:
+    folder, values = default_folder(), jax.config.values
+    if folder is not None and values["jax_compilation_cache_dir"] is None and values["jax_enable_compilation_cache"]:
         keep_programs(folder)

@@ -27,6 +27,7 @@ from ..training.settings import Training
 from .fitted import Fit
 
 ORIGINS = 4
+TIE = 6.0  # nats in all that are no reason to leave a linear structure, as they are none to leave one for another
 WITH_SEASON = 0.9  # of the structure's error
 MOST_CHANNELS = 24  # of more, a few common axes say more than each channel for itself
 
@@ -66,7 +67,8 @@ def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:
     # What never changes is certain beyond bounds, by either: it decides nothing.
     varies = moments(*(np.concatenate([getattr(s, n) for s in data]) for n in ("values", "mask"))).varies
     told = {"structure": mean_evidence(structure, data, varies), "latent SDE": _bound(fit, data, varies)}
-    chosen = spec.structure == "linear" or (_comparable(fit) and told["structure"] > told["latent SDE"])
+    tie = TIE / max(np.sum([item.mask.sum() for item in data]), 1)
+    chosen = spec.structure == "linear" or (_comparable(fit) and told["structure"] + tie > told["latent SDE"])
     chosen = chosen or (_comparable(fit) and _forecasts_worse(fit, structure, max(data, key=len)))
     if structure.together is not None and varies.all():
         told["channels together"] = structure.together.evidence
