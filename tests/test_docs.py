@@ -50,7 +50,6 @@ def quick(monkeypatch, tmp_path):
         check(self)
 
     monkeypatch.setattr(arcta.Training, "__post_init__", cut)
-    monkeypatch.setattr("arcta.outside.cli.options.keep_programs", lambda folder: None)
     monkeypatch.setattr(
         "arcta.task.fit.SURE", 0.0
     )  # so few steps settle nothing, and a second training would not either
