@@ -280,5 +280,5 @@ def test_frames_of_strange_columns(seed):
 
 
 def test_a_stream_is_no_source():
-    with pytest.raises(ValueError, match="needs a path"):
+    with pytest.raises(ValueError, match="a path or a list of these"):
         reading(io.StringIO("t,x\n0,1\n"))
