@@ -28,6 +28,7 @@ def test_places_cover_all_windows_once(total, batch):
     np.testing.assert_array_equal(covered, np.arange(total))
 
 
+@pytest.mark.slow
 def test_two_devices_of_one_process_train_as_one_does(tmp_path):
     """From memory and from a file, in a process of its own: the number of devices is fixed when JAX starts."""
     code = """

@@ -55,7 +55,12 @@ def test_what_is_not_finite_is_stored_as_null():
     assert plain({"a": np.array([1.0, np.nan]), 2: (np.inf, np.int64(3))}) == {"a": [1.0, None], "2": [None, 3]}
 
 
-@pytest.mark.parametrize("name", known())
+LONG = {"video", "lotka-volterra", "lorenz", "diffusion", "monte-carlo", "mocap"}  # many programs to compile, each
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in known()]
+)
 def test_quick_version(name, tmp_path):
     """Every study runs in its smoke version: rows without errors, a summary, figures as PNG and SVG."""
     if name == "hare-lynx" and not (FOLDER.parents[1] / "shared" / "data" / "real").is_dir():

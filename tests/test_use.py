@@ -284,9 +284,9 @@ def test_frames_through_convolutions(tmp_path):
     "options",
     [
         {"diffusion": "time-dependent", "time_dependent": True},
-        {"noise": "learned"},
+        pytest.param({"noise": "learned"}, marks=pytest.mark.slow),
         {"noise": np.float64(0.02)},
-        {"rotation": False},
+        pytest.param({"rotation": False}, marks=pytest.mark.slow),
     ],
 )
 def test_other_configurations_train_and_load(options, tmp_path):
@@ -337,6 +337,7 @@ def test_physical_parameters_are_found_with_their_uncertainty():
     assert isinstance(fit.model.drift, ParametricDrift)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     mocap_path() is None, reason="the MOCAP file is at neither $ARCTA_MOCAP nor ../shared/data/mocap35.mat"
 )
