@@ -49,8 +49,8 @@ RETURNS = 1.9  # periods that must be seen of a season
 def find_structure(
     data: Sequence[Series], periods: Sequence[Period], suggested: Mapping[str, float] = MappingProxyType({})
 ) -> Structure:
-    """The structure of every channel, and of all together. `periods` take part in all candidates; those `suggested`, by name, where
-    they explain the data better."""
+    """The structure of every channel, and of all together. `periods` take part in all candidates; those `suggested`, by name,
+    unless the evidence is against them."""
     inputs = np.concatenate([item.inputs for item in data])
     known = moments(inputs, np.ones_like(inputs, bool))
     scale = np.where(known.varies, known.unit, 1.0)
@@ -144,7 +144,7 @@ class _Channel(NamedTuple):
         return [Candidate(scale, dataclasses.replace(m, evidence=m.evidence + slope)) for m in made]
 
     def finish(self, candidate: Candidate, steps: int = MANY) -> Candidate:
-        """After many steps, with the posterior of its parameters."""
+        """After more steps, with the posterior of its parameters."""
         pieces, slope = self.on(candidate.scale), float(np.sum(candidate.scale.log_slope(self.values)))
         model = conclude(learn(candidate.model, pieces, steps), pieces)
         return dataclasses.replace(candidate, model=dataclasses.replace(model, evidence=model.evidence + slope))

@@ -54,8 +54,8 @@ def seasons_of(spec: LatentSDE, data: Sequence[Series]) -> list[Season]:
 def _suggested(spec: LatentSDE, data: Sequence[Series]) -> dict[str, float]:
     """What most figures of months and quarters have: a year."""
     calendar = data[0].calendar
-    asked = not isinstance(spec.season, str) or calendar is None or calendar.unit not in MONTHS
-    return {} if asked else candidates(calendar)
+    counts_months = calendar is not None and calendar.unit in MONTHS
+    return candidates(calendar) if counts_months and isinstance(spec.season, str) else {}
 
 
 def with_structure(fit: Fit, spec: LatentSDE, data: Sequence[Series]) -> Fit:

@@ -196,7 +196,8 @@ class Forecaster:
           series a mapping from name to times is allowed. A whole number, text or a Timedelta is no time but a horizon:
           `forecast(24)` is 24 steps of the data (months, if it counts in months), `forecast("14d")` its steps for 14 days.
         - `horizon`: the same by name; a float is a span in the data's unit of time.
-        - `given`: other series to start from, also ones never seen in training: nothing is retrained. A DataFrame will do.
+        - `given`: other series to start from, also ones never seen in training: nothing is retrained (but of a structure that was
+          learned from fewer observations than this series has, the few parameters follow it). A DataFrame will do.
         - `origin`: the time of an earlier observation of the context to start from instead of the last one; an encoder that
           looks ahead knows that state better, and how well the paths meet the rest of the context can be seen.
         - `inputs`: known inputs, if the model has any: at `times`, shape `(n, inputs)`; or a DataFrame with the inputs'
